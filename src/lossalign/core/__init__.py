@@ -1,0 +1,19 @@
+"""Types that every room shares. Imports torch alone."""
+
+from lossalign.core.errors import CheckpointError, InputError, LossalignError, NonFiniteError, RunFolderError
+from lossalign.core.parameters import ParameterGroup, ParameterSpec
+from lossalign.core.seeding import generator
+from lossalign.core.types import Controller, Observation
+
+__all__ = [
+    "CheckpointError",
+    "Controller",
+    "InputError",
+    "LossalignError",
+    "NonFiniteError",
+    "Observation",
+    "ParameterGroup",
+    "ParameterSpec",
+    "RunFolderError",
+    "generator",
+]

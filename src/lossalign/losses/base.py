@@ -1,0 +1,37 @@
+"""What a loss must offer for its parameters to be moved while a model trains."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from lossalign.core import ParameterSpec
+
+
+class AdaptiveLoss(ABC):
+    """A loss with parameters Φ, written for one child.
+
+    Subclass it, set ``spec`` and ``num_statistics``, and write two methods; ``docs/losses.md`` has a worked example.
+    Both methods must be pure tensor code without data-dependent shapes, so that engines can lift them over children
+    with ``torch.func.vmap``.
+
+    Attributes:
+        spec: the parameters, in groups, with start, range and step.
+        num_statistics: S, how many statistics describe one parameter.
+    """
+
+    spec: ParameterSpec
+    num_statistics: int
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """The loss of every example [B] of one child under ``phi`` [P]."""
+
+    @abstractmethod
+    def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """S(f, D_val): what the validation outputs say about each parameter [P, S], of order one."""
+
+    @abstractmethod
+    def check_targets(self, targets: Tensor, name: str) -> None:
+        """Refuse labels this loss cannot use; ``name`` says whose they are, e.g. ``"val_loader"``."""

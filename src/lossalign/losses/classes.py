@@ -1,0 +1,71 @@
+"""What the classification losses share: labels, class pairs, and the symmetric matrix they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lossalign.core import InputError
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
+    """Refuse labels that are not whole numbers 0 … num_classes − 1.
+
+    Example:
+        >>> check_labels(torch.tensor([0, 3]), 3, "targets")
+        Traceback (most recent call last):
+        ...
+        lossalign.core.errors.InputError: targets: label 3 is out of range for num_classes=3; labels must be 0 … 2.
+    """
+    if targets.is_floating_point() or targets.dtype is torch.bool:
+        raise InputError(f"{name}: labels have type {targets.dtype}; convert them with .long().")
+    if targets.ndim != 1:
+        raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class index for each example.")
+    if targets.numel() and (targets.min() < 0 or targets.max() >= num_classes):
+        wrong = targets[(targets < 0) | (targets >= num_classes)][0]
+        raise InputError(
+            f"{name}: label {int(wrong)} is out of range for num_classes={num_classes}; labels must be "
+            f"0 … {num_classes - 1}."
+        )
+
+
+def check_groups(groups: Sequence[str], known: Sequence[str], num_classes: int) -> None:
+    """Refuse group names that a loss does not have, and fewer than two classes."""
+    if num_classes < 2:
+        raise InputError(f"num_classes={num_classes}: a classification loss needs at least 2 classes.")
+    unknown = [name for name in groups if name not in known]
+    if unknown or not groups:
+        raise InputError(f"groups={tuple(groups)}: choose one or more from {tuple(known)}.")
+
+
+def class_pairs(num_classes: int, *, diagonal: bool, pairs: bool) -> dict[str, Pairs]:
+    """The classes each parameter of a symmetric matrix speaks of, by group.
+
+    Example:
+        >>> class_pairs(3, diagonal=True, pairs=True)
+        {'diagonal': ((0, 0), (1, 1), (2, 2)), 'pairs': ((0, 1), (0, 2), (1, 2))}
+    """
+    layout: dict[str, Pairs] = {}
+    if diagonal:
+        layout["diagonal"] = tuple((i, i) for i in range(num_classes))
+    if pairs:
+        layout["pairs"] = tuple((i, j) for i in range(num_classes) for j in range(i + 1, num_classes))
+    return layout
+
+
+def symmetric(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
+    """The symmetric matrix [C, C] with ``values`` [P] at ``classes`` [P, 2] and zeros elsewhere.
+
+    Example:
+        >>> symmetric(torch.tensor([1.0, 2.0]), torch.tensor([[0, 0], [0, 1]]), 2)
+        tensor([[1., 2.],
+                [2., 0.]])
+    """
+    i, j = classes.unbind(-1)
+    empty = torch.zeros(num_classes * num_classes, dtype=values.dtype, device=values.device)
+    upper = empty.index_add(0, i * num_classes + j, values).view(num_classes, num_classes)
+    return torch.triu(upper) + torch.triu(upper, 1).T
