@@ -1,0 +1,187 @@
+"""The learning controller: observe, reward, learn, act."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossalign.control.learner import Learner
+from lossalign.control.policy import ACTIONS, Policy
+from lossalign.control.presets import Preset
+from lossalign.control.replay import Replay, Transition
+from lossalign.control.reward import make_reward
+from lossalign.control.state import StateLayout, StateMemory, features, remember
+from lossalign.core import InputError, Observation, ParameterSpec
+
+
+def far_behind(metric: Tensor, deviations: float) -> Tensor:
+    """Children whose error is more than ``deviations`` robust deviations (1.4826 · MAD) above the median [n].
+
+    Example:
+        >>> far_behind(torch.tensor([0.10, 0.11, 0.12, 0.13, 0.90]), deviations=5.0)
+        tensor([False, False, False, False,  True])
+    """
+    if len(metric) < 4:
+        return torch.zeros_like(metric, dtype=torch.bool)
+    excess = metric - metric.quantile(0.5)
+    spread = 1.4826 * excess.abs().quantile(0.5)
+    return (excess > deviations * spread) & (spread > 0)
+
+
+def decision_weights(group_of: Tensor) -> Tensor:
+    """Weights [P] that average within each group, then over groups; they sum to 1.
+
+    Example:
+        >>> decision_weights(torch.tensor([0, 0, 1]))
+        tensor([0.2500, 0.2500, 0.5000])
+    """
+    _, index, counts = group_of.unique(return_inverse=True, return_counts=True)
+    return torch.reciprocal(len(counts) * counts[index].float())
+
+
+class LearningController:
+    """Moves Φ of n children with one policy, which learns from all of them.
+
+    Args:
+        spec: the loss's parameters.
+        children: n.
+        preset: the switches.
+        statistics: S, statistics per parameter.
+        policy: a policy to start from; a fresh one if None.
+        learn: whether the policy learns; False with a fresh policy is the random walk.
+        generator: for actions, replay and the fresh policy's weights.
+    """
+
+    def __init__(
+        self,
+        spec: ParameterSpec,
+        *,
+        children: int,
+        preset: Preset,
+        statistics: int,
+        policy: Policy | None = None,
+        learn: bool = True,
+        generator: torch.Generator,
+    ) -> None:
+        if children < 1:
+            raise InputError(f"children={children}: train at least 1.")
+        layout = StateLayout(statistics=statistics, history=preset.history, sensitivity=preset.sensitivity)
+        self.policy = policy or Policy(layout, preset.hidden, preset.zero_bias, generator=generator)
+        if self.policy.layout != layout:
+            raise InputError(
+                f"policy: it was learned on states with {asdict(self.policy.layout)}, this run has {asdict(layout)}; "
+                "use a loss with the same statistics and the same preset switches."
+            )
+        self._all = spec
+        self._moved = spec.select(preset.groups)
+        self._spec = ParameterSpec(tuple(group for group in spec.groups if group.name in preset.groups))
+        self._group_of = torch.cat([torch.full((g.size,), i) for i, g in enumerate(self._spec.groups)])
+        self._preset, self._learn, self._generator = preset, learn, generator
+        self._reward = make_reward(preset.reward)
+        self._replay = Replay(preset.replay, preset.returns)
+        self._learner = Learner(
+            self.policy,
+            learning_rate=preset.learning_rate,
+            updates=preset.updates,
+            batch=preset.batch,
+            clip=preset.clip,
+            entropy_bonus=preset.entropy_bonus,
+        )
+        self._phi = spec.initial.expand(children, -1).clone()
+        self._memory: StateMemory | None = None
+        self._before: Tensor | None = None
+
+    @property
+    def phi(self) -> Tensor:
+        """Φ of every child for the coming K iterations [n, P]."""
+        return self._phi
+
+    @torch.no_grad()
+    def step(self, seen: Observation) -> dict[str, Tensor]:
+        """Reward the last action, learn, and act: one round of Algorithm 1."""
+        reward = self._credit(seen.metric)
+        reset = self._reset(seen.metric)
+        if self._learn:
+            self._learner.learn(self._replay, self._generator)
+        entropy = self._act(seen)
+        self._before = seen.metric
+        return {"reward": reward, "entropy": entropy, "reset": reset.float()}
+
+    def _credit(self, metric: Tensor) -> Tensor:
+        if self._before is None:
+            return torch.full_like(metric, torch.nan)
+        reward = self._reward(self._before, metric)
+        self._replay.reward(reward)
+        return reward
+
+    def _reset(self, metric: Tensor) -> Tensor:
+        if self._preset.reset is None:
+            return torch.zeros_like(metric, dtype=torch.bool)
+        moved = (self._phi != self._all.initial).any(1)
+        lost = far_behind(metric, self._preset.reset) & moved
+        self._phi = torch.where(lost[:, None], self._all.initial, self._phi)
+        self._replay.forget(lost)
+        return lost
+
+    def _act(self, seen: Observation) -> Tensor:
+        phi = self._phi[:, self._moved]
+        seen = Observation(
+            metric=seen.metric,
+            statistics=seen.statistics[:, self._moved],
+            sensitivity=seen.sensitivity[:, self._moved],
+            progress=seen.progress,
+        )
+        self._memory = remember(self._memory, seen.statistics, self._group_of, self.policy.layout.history)
+        states = features(self.policy.layout, self._memory, seen, phi, self._spec, self._group_of)
+        log_pi = torch.log_softmax(self.policy(states), -1)
+        actions = torch.multinomial(log_pi.exp().view(-1, ACTIONS), 1, generator=self._generator).view(phi.shape)
+        moved = (phi + (actions - 1) * self._spec.step).clamp(self._spec.low, self._spec.high)
+        self._phi = self._phi.clone()
+        self._phi[:, self._moved] = moved
+        self._remember_decision(states, actions, log_pi.gather(-1, actions[..., None]).squeeze(-1))
+        return -(log_pi.exp() * log_pi).sum(-1).mean(1)
+
+    def _remember_decision(self, states: Tensor, actions: Tensor, log_probs: Tensor) -> None:
+        children, size = actions.shape
+        kept = torch.arange(size)
+        if size > self._preset.parameters:
+            kept = torch.randperm(size, generator=self._generator)[: self._preset.parameters]
+        self._replay.add(
+            Transition(
+                states=states[:, kept],
+                actions=actions[:, kept],
+                log_probs=log_probs[:, kept],
+                weights=decision_weights(self._group_of[kept]),
+                returns=torch.zeros(children),
+                valid=torch.ones(children, dtype=torch.bool),
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain tensors."""
+        return {
+            "phi": self._phi,
+            "memory": None if self._memory is None else vars(self._memory),
+            "before": self._before,
+            "reward": self._reward.state_dict(),
+            "replay": self._replay.state_dict(),
+            "learner": self._learner.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from ``state``."""
+        if state["phi"].shape != self._phi.shape:
+            raise InputError(
+                f"state: it holds Φ of shape {tuple(state['phi'].shape)}, this controller has "
+                f"{tuple(self._phi.shape)}; use the same loss, groups and number of children."
+            )
+        self._phi, self._before = state["phi"], state["before"]
+        self._memory = None if state["memory"] is None else StateMemory(**state["memory"])
+        self._reward.load_state_dict(state["reward"])
+        self._replay.load_state_dict(state["replay"])
+        self._learner.load_state_dict(state["learner"])
+        self._generator.set_state(state["generator"])

@@ -1,0 +1,127 @@
+"""Two ways to run the method, as two functions: as printed, and as measurement says it works.
+
+Each difference between them is one field of ``Preset``, so that it can be switched and measured alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from lossalign.control.reward import Evaluation
+from lossalign.core import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Every switch of the controller."""
+
+    loss: str
+    """Name of the classification loss: ``aligned`` or ``class-correlation``."""
+    groups: tuple[str, ...]
+    """Groups of loss parameters that the policy moves."""
+    average: float | None
+    """M is measured on an exponential moving average of the weights with a time constant of this many steps of K
+    iterations; None: on the raw weights."""
+    evaluation: Evaluation
+    """When M is measured within a step (Eq. 4)."""
+    evaluations: int
+    """How many points a ``window`` has."""
+    gamma: float
+    """γ of Eq. 4."""
+    reward: Literal["sign", "relative"]
+    """``sign``: Eq. 5 with a moving-average baseline; ``relative``: improvement against the other children."""
+    returns: int
+    """T: an action is paid by the sum of the next T rewards."""
+    zero_bias: float
+    """How much likelier, in logits, the action 0 is at the start."""
+    entropy_bonus: float
+    """Weight of the policy's entropy in its objective."""
+    replay: int
+    """Steps kept in the replay memory, of all children."""
+    batch: int
+    """Child-steps drawn from it for one update of the policy."""
+    updates: int
+    """Updates of the policy in a step."""
+    clip: float | None
+    """Clipping of the importance ratio per decision; None: no ratio, plain Eq. 3."""
+    learning_rate: float
+    """Adam's, for the policy."""
+    history: int
+    """Past steps whose statistics the state holds."""
+    sensitivity: bool
+    """Whether the state holds the metric's sensitivity."""
+    reset: float | None
+    """A child this many robust deviations behind the others gets Φ_0 back; None: never."""
+    hidden: tuple[int, ...] = (32, 32)
+    """Hidden layers of the policy."""
+    parameters: int = 4096
+    """Parameters kept per child and step in the replay memory, at most."""
+
+
+def paper() -> Preset:
+    """The paper as printed: Eq. 6, raw weights, Eq. 4 at every iteration, sign reward, T = 1. It collapses."""
+    return Preset(
+        loss="class-correlation",
+        groups=("diagonal", "pairs"),
+        average=None,
+        evaluation="literal",
+        evaluations=1,
+        gamma=0.9,
+        reward="sign",
+        returns=1,
+        zero_bias=0.0,
+        entropy_bonus=0.0,
+        replay=30,
+        batch=256,
+        updates=1,
+        clip=None,
+        learning_rate=1e-3,
+        history=10,
+        sensitivity=False,
+        reset=None,
+    )
+
+
+def default() -> Preset:
+    """What measurement recommends."""
+    return replace(
+        paper(),
+        loss="aligned",
+        groups=("offsets",),
+        average=2.0,
+        evaluation="window",
+        evaluations=3,
+        reward="relative",
+        returns=5,
+        zero_bias=0.5,
+        entropy_bonus=0.05,
+        updates=4,
+        clip=0.2,
+        sensitivity=True,
+        reset=5.0,
+    )
+
+
+PRESETS = {"paper": paper, "default": default}
+
+
+def preset_named(name: str) -> Preset:
+    """The preset called ``name``."""
+    if name not in PRESETS:
+        raise InputError(f"preset={name!r}: choose from {tuple(PRESETS)}.")
+    return PRESETS[name]()
+
+
+def switch(preset: Preset, changes: dict[str, Any]) -> Preset:
+    """``preset`` with some fields changed.
+
+    Example:
+        >>> switch(default(), {"returns": 1}).returns
+        1
+    """
+    known = [field.name for field in fields(Preset)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise InputError(f"switch {unknown[0]!r} is unknown; choose from {', '.join(known)}.")
+    return replace(preset, **changes)

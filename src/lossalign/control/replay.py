@@ -1,0 +1,95 @@
+"""Replay memory D: what the children did at the last steps, and what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(kw_only=True)
+class Transition:
+    """One step of all children: s_t, a_t, and the return that grows until it is T steps old.
+
+    REINFORCE does not look at s_t+1, so it is not kept.
+
+    Args:
+        states: s_t of the kept parameters [n, M, F].
+        actions: 0, 1, 2 for −β, 0, +β [n, M].
+        log_probs: log π(a_t|s_t) when the action was taken [n, M].
+        weights: how much each kept parameter counts in a decision; sums to 1 [M].
+        returns: Σ of centred rewards so far [n].
+        valid: children whose Φ really moved by this action [n].
+        age: how many rewards it has received.
+    """
+
+    states: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    weights: Tensor
+    returns: Tensor
+    valid: Tensor
+    age: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Experiences drawn at random: B child-steps of M parameters."""
+
+    states: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    weights: Tensor
+    returns: Tensor
+
+
+class Replay:
+    """The last ``steps`` matured steps of all children; a step matures when it has received ``horizon`` rewards."""
+
+    def __init__(self, steps: int, horizon: int) -> None:
+        self.horizon = horizon
+        self.pending: list[Transition] = []
+        self.matured: deque[Transition] = deque(maxlen=steps)
+
+    def add(self, transition: Transition) -> None:
+        """Take in the step that begins now."""
+        self.pending.append(transition)
+
+    def reward(self, rewards: Tensor) -> None:
+        """Credit every step that is not yet ``horizon`` rewards old with the newest rewards [n]."""
+        for transition in self.pending:
+            transition.returns = transition.returns + rewards
+            transition.age += 1
+        self.matured.extend(t for t in self.pending if t.age == self.horizon)
+        self.pending = [t for t in self.pending if t.age < self.horizon]
+
+    def forget(self, children: Tensor) -> None:
+        """Drop the pending steps of ``children`` [n]: something else than the actions decided their rewards."""
+        for transition in self.pending:
+            transition.valid = transition.valid & ~children
+
+    def sample(self, size: int, generator: torch.Generator) -> Batch | None:
+        """``size`` child-steps drawn without replacement, or all if there are fewer; None while nothing has matured."""
+        where = [(t, child) for t in self.matured for child in t.valid.nonzero().flatten().tolist()]
+        if not where:
+            return None
+        drawn = [where[i] for i in torch.randperm(len(where), generator=generator)[:size].tolist()]
+        return Batch(
+            states=torch.stack([t.states[child] for t, child in drawn]),
+            actions=torch.stack([t.actions[child] for t, child in drawn]),
+            log_probs=torch.stack([t.log_probs[child] for t, child in drawn]),
+            weights=torch.stack([t.weights for t, _ in drawn]),
+            returns=torch.stack([t.returns[child] for t, child in drawn]),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All transitions as plain tensors."""
+        return {"pending": [dict(vars(t)) for t in self.pending], "matured": [dict(vars(t)) for t in self.matured]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        self.pending = [Transition(**t) for t in state["pending"]]
+        self.matured = deque((Transition(**t) for t in state["matured"]), maxlen=self.matured.maxlen)

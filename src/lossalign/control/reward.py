@@ -1,0 +1,166 @@
+"""Eq. 4 and 5: from the validation metric along a step to the reward of an action.
+
+Metrics arrive here as errors: lower is better.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lossalign.core import InputError
+
+Evaluation = Literal["literal", "minibatch", "window"]
+
+
+def evaluation_points(evaluation: Evaluation, every: int, evaluations: int) -> list[int]:
+    """After which of a step's K iterations the metric is measured; the last is always K.
+
+    ``literal`` and ``minibatch`` measure after every iteration, as Eq. 4 is printed; ``window`` at the last few, a
+    twentieth of the step apart: γ = 0.9 puts 99 % of Eq. 4's weight on the last 44 iterations.
+
+    Args:
+        evaluation: the mode.
+        every: K.
+        evaluations: how many points a ``window`` has.
+
+    Example:
+        >>> evaluation_points("window", every=200, evaluations=3)
+        [180, 190, 200]
+        >>> evaluation_points("literal", every=3, evaluations=1)
+        [1, 2, 3]
+    """
+    if evaluation != "window":
+        return list(range(1, every + 1))
+    stride = max(1, every // 20)
+    return [point for point in range(every - stride * (evaluations - 1), every + 1, stride) if point >= 1]
+
+
+def discounted_metric(values: Tensor, gamma: float, points: list[int] | None = None) -> Tensor:
+    """Eq. 4: M = Σ_j γ^{K−j} M(f_{w^j}, D_val), divided by Σ_j γ^{K−j} so that it keeps the metric's scale.
+
+    Args:
+        values: the metric at the measured iterations [E, …].
+        gamma: γ.
+        points: which iterations j those are, the last being K; consecutive if None.
+
+    Returns:
+        M [...].
+
+    Example:
+        >>> discounted_metric(torch.tensor([1.0, 0.0]), gamma=0.5)
+        tensor(0.3333)
+    """
+    at = torch.arange(len(values)) if points is None else torch.tensor(points)
+    weights = torch.pow(gamma, (at[-1] - at).to(values.dtype)).to(values.device)
+    return torch.tensordot(weights / weights.sum(), values, 1)
+
+
+def sign_reward(before: Tensor, after: Tensor) -> Tensor:
+    """Eq. 5: r_t = sign(M_t − M_t+1).
+
+    Example:
+        >>> sign_reward(torch.tensor([0.3, 0.2]), torch.tensor([0.2, 0.3]))
+        tensor([ 1., -1.])
+    """
+    return torch.sign(before - after)
+
+
+def against_others(improvement: Tensor) -> Tensor:
+    """Each child's improvement minus the mean improvement of the *other* children [n].
+
+    Training improves by itself, and a drop of the learning rate helps everybody: only the difference tells which
+    action was good.
+
+    Example:
+        >>> against_others(torch.tensor([3.0, 1.0, 1.0]))
+        tensor([ 2., -1., -1.])
+    """
+    n = len(improvement)
+    assert n > 1, "one child has no others"
+    return improvement - (improvement.sum() - improvement) / (n - 1)
+
+
+class Reward(ABC):
+    """From M_t and M_t+1 of all children to centred rewards r_t − b_t [n]."""
+
+    @abstractmethod
+    def __call__(self, before: Tensor, after: Tensor) -> Tensor:
+        """The centred reward of every child [n]; also updates the baseline."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The running averages."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+
+
+class SignReward(Reward):
+    """Eq. 5 minus b, the exponential moving average of past rewards of all children (Eq. 3)."""
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self.decay = decay
+        self.baseline = torch.zeros(())
+
+    def __call__(self, before: Tensor, after: Tensor) -> Tensor:
+        """sign(M_t − M_t+1) − b_t."""
+        reward = sign_reward(before, after)
+        centred = reward - self.baseline
+        self.baseline = self.decay * self.baseline + (1 - self.decay) * reward.mean()
+        return centred
+
+    def state_dict(self) -> dict[str, Any]:
+        """The baseline b."""
+        return {"baseline": self.baseline}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        self.baseline = state["baseline"]
+
+
+class RelativeReward(Reward):
+    """Improvement against the other children, over its running deviation.
+
+    The mean of the others is the baseline too: rewards are centred once. One child is compared with its own forecast,
+    the exponential moving average of its past improvements.
+    """
+
+    def __init__(self, decay: float = 0.95) -> None:
+        self.decay = decay
+        self.forecast = torch.zeros(())
+        self.square = torch.zeros(())
+        self.seen = torch.zeros(())
+
+    def __call__(self, before: Tensor, after: Tensor) -> Tensor:
+        """(improvement − what was to be expected) / running deviation, within ±5."""
+        improvement = before - after
+        expected = self.forecast / (1 - self.decay**self.seen).clamp(min=1e-9)
+        gain = against_others(improvement) if len(improvement) > 1 else improvement - expected
+        self.forecast = self.decay * self.forecast + (1 - self.decay) * improvement.mean()
+        self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean()
+        self.seen = self.seen + 1
+        deviation = (self.square / (1 - self.decay**self.seen)).sqrt()
+        return (gain / deviation.clamp(min=1e-12)).clamp(-5, 5)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running averages."""
+        return {"forecast": self.forecast, "square": self.square, "seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        self.forecast, self.square, self.seen = state["forecast"], state["square"], state["seen"]
+
+
+REWARDS: dict[str, type[SignReward] | type[RelativeReward]] = {"sign": SignReward, "relative": RelativeReward}
+
+
+def make_reward(name: str) -> Reward:
+    """The reward called ``name``."""
+    if name not in REWARDS:
+        raise InputError(f"reward={name!r}: choose from {tuple(REWARDS)}.")
+    return REWARDS[name]()
