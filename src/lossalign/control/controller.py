@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -49,6 +50,7 @@ class LearningController:
         spec: the loss's parameters.
         children: n.
         preset: the switches.
+        groups: which groups of parameters to move; all that the loss has if None.
         statistics: S, statistics per parameter.
         policy: a policy to start from; a fresh one if None.
         learn: whether the policy learns; False with a fresh policy is the random walk.
@@ -61,6 +63,7 @@ class LearningController:
         *,
         children: int,
         preset: Preset,
+        groups: Sequence[str] | None = None,
         statistics: int,
         policy: Policy | None = None,
         learn: bool = True,
@@ -76,8 +79,9 @@ class LearningController:
                 "use a loss with the same statistics and the same preset switches."
             )
         self._all = spec
-        self._moved = spec.select(preset.groups)
-        self._spec = ParameterSpec(tuple(group for group in spec.groups if group.name in preset.groups))
+        groups = tuple(spec.slices) if groups is None else groups
+        self._moved = spec.select(groups)
+        self._spec = ParameterSpec(tuple(group for group in spec.groups if group.name in groups))
         self._group_of = torch.cat([torch.full((g.size,), i) for i, g in enumerate(self._spec.groups)])
         self._preset, self._learn, self._generator = preset, learn, generator
         self._reward = make_reward(preset.reward)

@@ -93,7 +93,7 @@ class Learner:
                 entropy_bonus=self.entropy_bonus,
             )
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:

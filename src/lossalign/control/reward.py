@@ -56,7 +56,7 @@ def discounted_metric(values: Tensor, gamma: float, points: list[int] | None = N
     """
     at = torch.arange(len(values)) if points is None else torch.tensor(points)
     weights = torch.pow(gamma, (at[-1] - at).to(values.dtype)).to(values.device)
-    return torch.tensordot(weights / weights.sum(), values, 1)
+    return (values.movedim(0, -1) * weights).sum(-1) / weights.sum()
 
 
 def sign_reward(before: Tensor, after: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""The reference: plain modules, one after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossalign.children.base import CHUNK, Children, IsolatedRng, LossFunction, Member, Weights, autocast
+from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.core import InputError
+
+
+class SequentialChildren(Children):
+    """N children trained in turn, K iterations each."""
+
+    def __init__(
+        self, members: Sequence[Member], loss: LossFunction, recipe: Recipe, device: torch.device | str = "cpu"
+    ) -> None:
+        if not members:
+            raise InputError("children=0: train at least 1.")
+        self.count, self.iteration = len(members), 0
+        self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
+        self._models = [member.model.to(self._device) for member in members]
+        self._streams = [member.stream() for member in members]
+        self._rngs = [IsolatedRng(member.seed, self._device) for member in members]
+        self._momenta = [[torch.zeros_like(p) for p in model.parameters()] for model in self._models]
+        self._averaged = [_copied(model.state_dict()) for model in self._models]
+        self._best = [_copied(state) for state in self._averaged]
+
+    def advance(self, iterations: int, phi: Tensor) -> Tensor:
+        """Train child after child; see ``Children.advance``."""
+        phi = phi.to(self._device)
+
+        def trained(child: int) -> Tensor:
+            return self._rngs[child].run(lambda: self._train(child, iterations, phi[child]))
+
+        losses = torch.stack([trained(child) for child in range(self.count)]).cpu()
+        self.iteration += iterations
+        return losses
+
+    def _train(self, child: int, iterations: int, phi: Tensor) -> Tensor:
+        model, stream = self._models[child].train(), self._streams[child]
+        weights: list[Tensor] = list(model.parameters())
+        total = torch.zeros((), device=self._device)
+        for iteration in range(self.iteration, self.iteration + iterations):
+            inputs, targets = stream.next()
+            with autocast(self._device, self._recipe.precision):
+                outputs = model(inputs)
+            loss = self._loss(outputs, targets, phi).mean()
+            grads = torch.autograd.grad(loss, weights)
+            sgd_(weights, grads, self._momenta[child], self._recipe, learning_rate(self._recipe, iteration))
+            average_(self._averaged[child], model.state_dict(), average_decay(self._recipe.average, iteration))
+            total += loss.detach()
+        return total / iterations
+
+    @torch.no_grad()
+    def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
+        """Outputs of every child [N, V, …]."""
+        return torch.stack([self._outputs(child, inputs[child], weights) for child in range(self.count)])
+
+    def _outputs(self, child: int, inputs: Tensor, weights: Weights) -> Tensor:
+        model, state = self._models[child].eval(), self.child_state(child, weights)
+        with autocast(self._device, self._recipe.precision):
+            parts = [torch.func.functional_call(model, state, (chunk,)) for chunk in inputs.split(CHUNK)]
+        return torch.cat(parts).float()
+
+    def keep_best(self, better: Tensor) -> None:
+        """Copy averaged weights to best where ``better`` [N]."""
+        for child in better.nonzero().flatten().tolist():
+            self._best[child] = _copied(self._averaged[child])
+
+    def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
+        """A plain ``state_dict`` of one child."""
+        if weights == "raw":
+            return _detached(self._models[child].state_dict())
+        return self._averaged[child] if weights == "averaged" else self._best[child]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, momenta, averages, best weights, streams and random states."""
+        return {
+            "iteration": self.iteration,
+            "models": [model.state_dict() for model in self._models],
+            "momenta": self._momenta,
+            "averaged": self._averaged,
+            "best": self._best,
+            "streams": [stream.state_dict() for stream in self._streams],
+            "rngs": [rng.state for rng in self._rngs],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from ``state``."""
+        state = copy.deepcopy(state)
+        self.iteration = state["iteration"]
+        for model, weights in zip(self._models, state["models"], strict=True):
+            model.load_state_dict(weights)
+        to = self._device
+        self._momenta = [[momentum.to(to) for momentum in momenta] for momenta in state["momenta"]]
+        self._averaged = [{name: t.to(to) for name, t in child.items()} for child in state["averaged"]]
+        self._best = [{name: t.to(to) for name, t in child.items()} for child in state["best"]]
+        for stream, at in zip(self._streams, state["streams"], strict=True):
+            stream.load_state_dict(at)
+        for rng, at in zip(self._rngs, state["rngs"], strict=True):
+            rng.state = {name: t.cpu() for name, t in at.items()}
+
+
+def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in state.items()}
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}

@@ -1,0 +1,266 @@
+"""For the user's own training loop: three lines more than without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lossalign.children import average_, average_decay
+from lossalign.control import LearningController, Policy, Preset, default, discounted_metric, evaluation_points
+from lossalign.core import InputError, generator
+from lossalign.losses import AdaptiveLoss
+from lossalign.metrics import PipelineMetric, as_metric, error
+from lossalign.training.observe import check_finite, check_validation, measure, observe
+
+Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+"""(model, batch of the validation loader) → (outputs, targets)."""
+
+
+def forward_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of a batch ``(inputs, targets)``, on the model's device."""
+    inputs, targets = batch
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return model(inputs.to(device)), targets.to(device)
+
+
+@contextmanager
+def evaluating(model: nn.Module, weights: dict[str, Tensor] | None) -> Iterator[None]:
+    """Eval mode, no gradients, and ``weights`` in place of the model's own; everything is put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    live = model.state_dict()
+    saved = {} if weights is None else {name: tensor.clone() for name, tensor in live.items()}
+    try:
+        with torch.no_grad():
+            if weights is not None:
+                _copy_into(live, weights)
+            model.eval()
+            yield
+    finally:
+        with torch.no_grad():
+            _copy_into(live, saved)
+        for module, mode in modes:
+            module.training = mode
+
+
+def _copy_into(live: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
+    for name, tensor in weights.items():
+        live[name].copy_(tensor)
+
+
+class Aligner:
+    """A loss whose parameters follow a validation metric while your model trains.
+
+    It changes Φ and nothing else: any optimiser, scheduler, sampler, mixed precision and gradient accumulation stay
+    yours. Call ``step`` once for every ``optimizer.step()``.
+
+    Args:
+        loss: an ``AdaptiveLoss``.
+        metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
+            or ``(model, loader) -> float`` with ``higher_is_better`` said.
+        val_loader: batches ``(inputs, targets)`` that the model does not train on.
+        total_steps: optimiser iterations of the whole run.
+        every: K, iterations between two moves of Φ; a hundredth of the run, at most 200, if not given.
+        preset: the controller's switches, ``lossalign.default()`` if not given.
+        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")``.
+        learn: False to use ``policy`` as it is.
+        higher_is_better: the metric's direction, if it does not say so itself.
+        forward: how to get ``(outputs, targets)`` from the model and a batch of ``val_loader``.
+        seed: of the controller's random stream.
+    """
+
+    def __init__(
+        self,
+        loss: AdaptiveLoss,
+        metric: Any,
+        val_loader: Iterable[Any],
+        total_steps: int,
+        *,
+        every: int | None = None,
+        preset: Preset | None = None,
+        policy: Policy | None = None,
+        learn: bool = True,
+        higher_is_better: bool | None = None,
+        forward: Forward = forward_pair,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(loss, AdaptiveLoss):
+            raise InputError(f"loss: {type(loss).__name__} is not an AdaptiveLoss; try AlignedLoss(num_classes=…).")
+        if total_steps < 1:
+            raise InputError(f"total_steps={total_steps}: give the number of optimiser iterations of the whole run.")
+        every = min(200, max(1, total_steps // 100)) if every is None else every
+        if not 1 <= every <= total_steps:
+            raise InputError(f"every={every}: K must be between 1 and total_steps={total_steps}.")
+        self.loss, self.metric = loss, as_metric(metric, higher_is_better)
+        self.every, self.total_steps, self.preset = every, total_steps, default() if preset is None else preset
+        self._loader, self._forward = val_loader, forward
+        self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
+        self._controller = LearningController(
+            loss.spec,
+            children=1,
+            preset=self.preset,
+            statistics=loss.num_statistics,
+            policy=policy,
+            learn=learn,
+            generator=generator(seed, "aligner"),
+        )
+        self._iteration, self._drawn, self._best_error = 0, 0, float("inf")
+        self._values: list[Tensor] = []
+        self._history: list[Tensor] = []
+        self._averaged: dict[str, Tensor] | None = None
+        self._best: dict[str, Tensor] | None = None
+        self._batches: Iterator[Any] = iter(())
+        self._labels_checked = False
+        self._peek()
+
+    @property
+    def phi(self) -> Tensor:
+        """Today's Φ [P]."""
+        return self._controller.phi[0]
+
+    @property
+    def history(self) -> Tensor:
+        """Φ under which each past step trained [steps, P]."""
+        return torch.stack(self._history) if self._history else torch.empty(0, self.loss.spec.size)
+
+    @property
+    def policy(self) -> Policy:
+        """π_θ; ``aligner.policy.save("policy.safetensors")`` keeps it for another task."""
+        return self._controller.policy
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss under today's Φ."""
+        if not self._labels_checked or targets.device.type == "cpu":
+            self.loss.check_targets(targets, "targets")
+            self._labels_checked = True
+        return self.loss(outputs, targets, self.phi.to(outputs.device)).mean()
+
+    def step(self, model: nn.Module) -> None:
+        """Count one optimiser iteration; every K of them measure, reward, learn and move Φ."""
+        self._average(model)
+        self._iteration += 1
+        point = (self._iteration - 1) % self.every + 1
+        if point < self.every and point in self._points:
+            self._values.append(self._measure(model))
+        elif point == self.every:
+            self._finish(model)
+
+    def best_state_dict(self) -> dict[str, Tensor]:
+        """The (averaged) weights with the best validation metric so far, for ``model.load_state_dict``."""
+        if self._best is None:
+            raise InputError(f"best_state_dict: nothing is measured yet; it comes after {self.every} iterations.")
+        return {name: tensor.clone() for name, tensor in self._best.items()}
+
+    def _average(self, model: nn.Module) -> None:
+        if self.preset.average is None:
+            return
+        current = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        if self._averaged is None:
+            self._averaged = {name: tensor.clone() for name, tensor in current.items()}
+        decay = 1 - 1 / max(1.0, self.preset.average * self.every)
+        average_(self._averaged, current, average_decay(decay, self._iteration))
+
+    def _measure(self, model: nn.Module) -> Tensor:
+        """One measurement of Eq. 4 within a step, as an error [1]."""
+        with evaluating(model, self._averaged):
+            if isinstance(self.metric, PipelineMetric):
+                return self._pipeline_error(model)
+            batches = [self._next_batch()] if self.preset.evaluation == "minibatch" else self._loader
+            outputs, targets = self._outputs(model, batches)
+        return error(self.metric, measure(self.metric, outputs, targets, self._number))
+
+    def _finish(self, model: nn.Module) -> None:
+        """The last measurement of a step; its outputs give the statistics too."""
+        with evaluating(model, self._averaged):
+            outputs, targets = self._outputs(model, self._loader)
+            check_validation(self.loss, targets[0].cpu(), "val_loader")
+            if isinstance(self.metric, PipelineMetric):
+                metric, now = None, self._pipeline_error(model)
+            else:
+                metric = self.metric
+                now = error(metric, measure(metric, outputs, targets, self._number))
+        self._values.append(now)
+        errors = discounted_metric(torch.stack(self._values), self.preset.gamma, self._points)
+        progress = min(1.0, self._iteration / self.total_steps)
+        seen = observe(
+            self.loss, metric if self.preset.sensitivity else None, outputs, targets, errors, progress=progress
+        )
+        self._history.append(self.phi)
+        self._values = []
+        if float(now) < self._best_error:
+            weights = model.state_dict() if self._averaged is None else self._averaged
+            self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            self._best_error = float(now)
+        self._controller.step(seen)
+
+    @property
+    def _number(self) -> int:
+        return -(-self._iteration // self.every)
+
+    def _pipeline_error(self, model: nn.Module) -> Tensor:
+        assert isinstance(self.metric, PipelineMetric)
+        value = torch.as_tensor(self.metric(model, self._loader), dtype=torch.float32).reshape(1)
+        check_finite(value, "metric", self._number)
+        return error(self.metric, value)
+
+    def _outputs(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
+        """Outputs [1, V, …] and targets [1, V] of one child."""
+        pairs = [self._forward(model, batch) for batch in batches]
+        if not pairs:
+            raise InputError("val_loader: it is empty; give at least two validation samples.")
+        outputs, targets = torch.cat([o for o, _ in pairs]).float(), torch.cat([t for _, t in pairs])
+        check_finite(outputs[None], "outputs", self._number)
+        return outputs[None], targets[None]
+
+    def _next_batch(self) -> Any:
+        """Validation batches in turn, over and over."""
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = iter(self._loader)
+            batch = next(self._batches, None)
+        if batch is None:
+            raise InputError("val_loader: it is empty; give at least two validation samples.")
+        self._drawn += 1
+        return batch
+
+    def _peek(self) -> None:
+        """Find what is wrong with the validation loader before anything is trained."""
+        batch = next(iter(self._loader), None)
+        if batch is None:
+            raise InputError("val_loader: it is empty; give at least two validation samples.")
+        if self._forward is forward_pair:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise InputError(
+                    "val_loader: its batches are not pairs (inputs, targets); pass forward=… to say how to get "
+                    "(outputs, targets) from one."
+                )
+            self.loss.check_targets(batch[1], "val_loader")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly, beside the model's and the optimiser's own state."""
+        return {
+            "iteration": self._iteration,
+            "drawn": self._drawn,
+            "values": self._values,
+            "history": self.history,
+            "averaged": self._averaged,
+            "best": self._best,
+            "best_error": self._best_error,
+            "controller": self._controller.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from ``state``."""
+        self._controller.load_state_dict(state["controller"])
+        self._iteration, self._drawn, self._best_error = state["iteration"], 0, state["best_error"]
+        self._values, self._history = list(state["values"]), list(state["history"])
+        copied = {
+            name: None if state[name] is None else {key: tensor.clone() for key, tensor in state[name].items()}
+            for name in ("averaged", "best")
+        }
+        self._averaged, self._best = copied["averaged"], copied["best"]
+        for _ in range(state["drawn"]):
+            self._next_batch()

@@ -1,0 +1,72 @@
+"""Checkpoints that are whole or not there: written beside, then renamed; the one before is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lossalign.core import CheckpointError
+
+_DIGEST = 32
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before ``path`` is kept."""
+    return path.with_name(path.stem + ".previous" + path.suffix)
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` (tensors, numbers, strings, lists, dicts): a torch file and its SHA-256 behind it.
+
+    The old file becomes ``previous(path)``; a crash at any moment leaves at least one readable checkpoint.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    payload = buffer.getvalue()
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(payload)
+        file.write(hashlib.sha256(payload).digest())
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        os.replace(path, previous(path))
+    os.replace(beside, path)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read one file that ``save_checkpoint`` wrote; tensors come back on the CPU."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error.strerror}).") from error
+    payload, digest = content[:-_DIGEST], content[-_DIGEST:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise CheckpointError(f"checkpoint {path} is cut off or damaged.")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read by this version of torch.") from error
+    return state
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The newest readable checkpoint.
+
+    Returns:
+        The state, and None, or one sentence that says which file could not be read and which was taken instead.
+    """
+    try:
+        return read_checkpoint(path), None
+    except CheckpointError as error:
+        if not previous(path).exists():
+            raise CheckpointError(
+                f"{error} There is no earlier one to fall back to; start with --overwrite."
+            ) from error
+        return read_checkpoint(previous(path)), f"{error} Going on from {previous(path).name}."

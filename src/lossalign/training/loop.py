@@ -1,0 +1,208 @@
+"""Algorithm 1 of the paper, for any number of children and any controllers. Here the ring closes:
+
+children → metrics and statistics → controllers → Φ → loss → children
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossalign.children import Children, Weights
+from lossalign.control import Preset, discounted_metric, evaluation_points
+from lossalign.core import Controller, InputError, Observation
+from lossalign.losses import AdaptiveLoss
+from lossalign.metrics import Metric, error
+from lossalign.training.observe import LabelledSet, check_finite, check_validation, measure, observe
+
+_MINIBATCH = 128
+_HISTORY = 20_000_000
+"""Numbers of Φ history kept at most; longer histories keep every second, third … step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What one step led to, for all N children."""
+
+    step: int
+    iteration: int
+    loss: Tensor
+    """Mean training loss [N]."""
+    metric: Tensor
+    """M of Eq. 4 on the reward split, in the metric's own direction [N]."""
+    selection: Tensor
+    """The metric of the averaged weights on the selection split [N]."""
+    best: Tensor
+    """The best of those so far [N]."""
+    logs: dict[str, Tensor] = field(default_factory=dict)
+    """What controllers tell: reward, entropy, reset [N]; NaN where one tells nothing."""
+
+
+class Population:
+    """N children, the controllers that move their Φ, and the sets they are judged on.
+
+    Args:
+        children: who trains.
+        controllers: who moves Φ; each owns as many neighbouring children as its Φ has rows.
+        loss: gives statistics (the children hold it too, to train under).
+        metric: what the children are judged by.
+        reward: each child's reward-validation set; it moves Φ.
+        selection: each child's selection-validation set; it picks the best weights, for every method alike.
+        preset: how M is measured.
+        every: K, iterations of a step.
+        steps: how many.
+        generator: for ``minibatch`` evaluation.
+    """
+
+    def __init__(
+        self,
+        children: Children,
+        controllers: Sequence[Controller],
+        *,
+        loss: AdaptiveLoss,
+        metric: Metric,
+        reward: Sequence[LabelledSet],
+        selection: Sequence[LabelledSet],
+        preset: Preset,
+        every: int,
+        steps: int,
+        generator: torch.Generator,
+    ) -> None:
+        sizes = [len(controller.phi) for controller in controllers]
+        if sum(sizes) != children.count:
+            raise InputError(f"controllers own {sum(sizes)} children, but {children.count} train.")
+        for name, sets in (("reward-validation", reward), ("selection-validation", selection)):
+            for some in {id(s): s for s in sets}.values():
+                check_validation(loss, some.targets, name)
+        self.children, self.controllers, self.steps, self.step_count = children, controllers, steps, 0
+        self._ends = torch.tensor(sizes).cumsum(0).tolist()
+        self._loss, self._metric, self._preset, self._every = loss, metric, preset, every
+        self._reward, self._selection, self._generator = reward, selection, generator
+        self._reward_targets = torch.stack([s.targets for s in reward])
+        self._selection_targets = torch.stack([s.targets for s in selection])
+        self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
+        self._best = torch.full((children.count,), torch.inf)
+        self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
+        self._history: list[Tensor] = []
+
+    def step(self) -> StepRecord:
+        """K iterations of every child, then one move of every controller."""
+        phi = torch.cat([controller.phi for controller in self.controllers])
+        self._loss.spec.check(phi)
+        losses, values, outputs = self._train(phi)
+        errors = discounted_metric(values, self._preset.gamma, self._points)
+        seen = observe(
+            self._loss,
+            self._metric if self._preset.sensitivity else None,
+            outputs,
+            self._reward_targets,
+            errors,
+            progress=(self.step_count + 1) / self.steps,
+        )
+        told = [controller.step(self._part(seen, rows)) for controller, rows in self._owners()]
+        selection = self._select()
+        if self.step_count % self._stride == 0:
+            self._history.append(phi)
+        self.step_count += 1
+        return StepRecord(
+            step=self.step_count,
+            iteration=self.children.iteration,
+            loss=losses,
+            metric=error(self._metric, errors),
+            selection=selection,
+            best=error(self._metric, self._best),
+            logs=self._merge(told),
+        )
+
+    def _train(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """K iterations; mean losses [N], errors at the measured points [E, N], validation outputs at the end."""
+        step, at = self.step_count + 1, 0
+        losses, values = torch.zeros(self.children.count), []
+        weights: Weights = "raw" if self._preset.average is None else "averaged"
+        for point in self._points:
+            losses += self.children.advance(point - at, phi) * (point - at) / self._every
+            check_finite(losses, "training loss", step)
+            at = point
+            if self._preset.evaluation == "minibatch":
+                values.append(self._minibatch(weights, step))
+            else:
+                outputs, errors = self._evaluate(weights, step)
+                values.append(errors)
+        if self._preset.evaluation == "minibatch":
+            outputs, _ = self._evaluate(weights, step)
+        return losses, torch.stack(values), outputs
+
+    def _evaluate(self, weights: Weights, step: int) -> tuple[Tensor, Tensor]:
+        """Outputs on the whole reward split [N, V, …] and errors [N]."""
+        outputs = self.children.outputs([s.inputs for s in self._reward], weights)
+        return outputs, error(self._metric, measure(self._metric, outputs, self._reward_targets, step))
+
+    def _minibatch(self, weights: Weights, step: int) -> Tensor:
+        """Errors on one random validation batch [N]."""
+        size = self._reward_targets.shape[1]
+        drawn = torch.randperm(size, generator=self._generator)[:_MINIBATCH].to(self._reward_targets.device)
+        batches = {id(s): s.inputs[drawn] for s in self._reward}
+        outputs = self.children.outputs([batches[id(s)] for s in self._reward], weights)
+        return error(self._metric, measure(self._metric, outputs, self._reward_targets[:, drawn], step))
+
+    def _select(self) -> Tensor:
+        """Score averaged weights on the selection split and keep the best of each child [N]."""
+        outputs = self.children.outputs([s.inputs for s in self._selection], "averaged")
+        values = measure(self._metric, outputs, self._selection_targets, self.step_count + 1)
+        errors = error(self._metric, values)
+        better = errors < self._best
+        self.children.keep_best(better)
+        self._best = torch.where(better, errors, self._best)
+        return values
+
+    def _owners(self) -> list[tuple[Controller, slice]]:
+        starts = [0, *self._ends[:-1]]
+        return [(c, slice(a, b)) for c, a, b in zip(self.controllers, starts, self._ends, strict=True)]
+
+    @staticmethod
+    def _part(seen: Observation, rows: slice) -> Observation:
+        return Observation(
+            metric=seen.metric[rows],
+            statistics=seen.statistics[rows],
+            sensitivity=seen.sensitivity[rows],
+            progress=seen.progress,
+        )
+
+    def _merge(self, told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        logs: dict[str, Tensor] = {}
+        for name in sorted({name for one in told for name in one}):
+            silent = [torch.full((rows.stop - rows.start,), torch.nan) for _, rows in self._owners()]
+            logs[name] = torch.cat([one.get(name, nan) for one, nan in zip(told, silent, strict=True)])
+        return logs
+
+    @property
+    def history(self) -> tuple[Tensor, Tensor]:
+        """Φ under which each kept step trained [steps, N, P], and which steps those are, from 1 [steps]."""
+        kept = (
+            torch.stack(self._history) if self._history else torch.empty(0, self.children.count, self._loss.spec.size)
+        )
+        return kept, torch.arange(len(kept)) * self._stride + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly: children, controllers, best scores, Φ history, random state."""
+        return {
+            "step": self.step_count,
+            "children": self.children.state_dict(),
+            "controllers": [controller.state_dict() for controller in self.controllers],
+            "best": self._best,
+            "history": self.history[0],
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from ``state``."""
+        self.step_count, self._best = state["step"], state["best"]
+        self.children.load_state_dict(state["children"])
+        for controller, at in zip(self.controllers, state["controllers"], strict=True):
+            controller.load_state_dict(at)
+        self._history = list(state["history"])
+        self._generator.set_state(state["generator"])

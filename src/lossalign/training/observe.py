@@ -1,0 +1,90 @@
+"""From validation outputs to what a controller sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lossalign.core import InputError, NonFiniteError, Observation
+from lossalign.losses import AdaptiveLoss
+from lossalign.metrics import Metric, class_sensitivity, over_children
+
+Finite = Literal["training loss", "outputs", "metric"]
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """A validation set as tensors: inputs [V, …] ready for the network, and labels [V]."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def check_validation(loss: AdaptiveLoss, targets: Tensor, name: str) -> None:
+    """Refuse validation labels that statistics cannot be computed from; ``name`` says whose they are.
+
+    Example:
+        >>> from lossalign.losses import AlignedLoss
+        >>> check_validation(AlignedLoss(num_classes=3), torch.tensor([0, 1]), "val_loader")
+        Traceback (most recent call last):
+        ...
+        lossalign.core.errors.InputError: val_loader: class 2 has no samples, and Eq. 7 divides by their number; add at
+        least one of every class.
+    """
+    if targets.numel() < 2:
+        raise InputError(f"{name}: it holds {targets.numel()} samples; a metric needs at least 2.")
+    loss.check_targets(targets, name)
+    needed = loss.spec.classes
+    absent = sorted(set(needed[needed >= 0].tolist()) - set(targets.tolist()))
+    if absent:
+        raise InputError(
+            f"{name}: class {absent[0]} has no samples, and Eq. 7 divides by their number; add at least one of "
+            "every class."
+        )
+
+
+def check_finite(values: Tensor, what: Finite, step: int) -> None:
+    """Refuse NaN or inf in values of N children [N, …]; names the step and the child."""
+    bad = ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+    if bad.any():
+        child = int(bad.nonzero()[0])
+        raise NonFiniteError(
+            f"step {step}: the {what} of child {child} is not finite; lower the learning rate, or resume from the last "
+            "checkpoint."
+        )
+
+
+def measure(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
+    """The metric of every child, in its own direction, on the CPU [N]."""
+    check_finite(outputs, "outputs", step)
+    values = over_children(metric, metric.vectorised, outputs, targets).float().cpu()
+    check_finite(values, "metric", step)
+    return values
+
+
+def observe(
+    loss: AdaptiveLoss, metric: Metric | None, outputs: Tensor, targets: Tensor, errors: Tensor, progress: float
+) -> Observation:
+    """What controllers see of N children when a step ends.
+
+    Args:
+        loss: gives the statistics.
+        metric: gives the sensitivity; None if the metric is more than a function of outputs, then zeros.
+        outputs: validation outputs [N, V, …].
+        targets: [N, V].
+        errors: M of Eq. 4, lower is better [N].
+        progress: t over the number of steps.
+    """
+    statistics = over_children(loss.statistics, True, outputs, targets).float().cpu()
+    sensitivity = torch.zeros(*statistics.shape[:2], 2)
+    classes = loss.spec.classes
+    if metric is not None and outputs.ndim == 3 and bool((classes >= 0).any()):
+        per_class = over_children(
+            lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets
+        ).cpu()
+        about = classes.clamp(min=0)
+        sensitivity = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
+    return Observation(metric=errors, statistics=statistics, sensitivity=sensitivity, progress=progress)
