@@ -180,6 +180,11 @@ class Population:
         return logs
 
     @property
+    def best_errors(self) -> Tensor:
+        """The best selection metric of each child so far, as an error [N]."""
+        return self._best
+
+    @property
     def history(self) -> tuple[Tensor, Tensor]:
         """Φ under which each kept step trained [steps, N, P], and which steps those are, from 1 [steps]."""
         kept = (

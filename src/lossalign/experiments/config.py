@@ -1,0 +1,184 @@
+"""One flat description of a run: what is trained, how, by which methods. It is written into the run folder."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
+
+from lossalign.children import Engine, Recipe
+from lossalign.control import Preset, preset_named, switch
+from lossalign.core import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A whole run. Recipes (``experiments.recipes``) return one; flags of the command line replace fields."""
+
+    task: str
+    """digits, digits-lt, cifar10, cifar10-lt, cifar100, cifar100-lt, table:FILE or images:FOLDER."""
+    source: str
+    """Where the examples come from: digits, cifar10, cifar100, table or images."""
+    path: str | None = None
+    """Folder or file of the source."""
+    ratio: float = 1.0
+    """Largest over smallest training class; 1 leaves classes as they are."""
+    largest: int | None = None
+    """Training images of the largest class; as many as there are if not given."""
+    reward_per_class: int | None = None
+    """Reward-validation examples of each class; they move Φ."""
+    selection_per_class: int | None = None
+    """Selection-validation examples of each class; they pick the best weights."""
+    test_per_class: int | None = None
+    """Test examples of each class, if the source has no test set of its own."""
+    validation_fraction: float | None = None
+    """Instead of the three numbers: this fraction of each class for each part."""
+    image_size: int = 32
+    """Side of the images of an image folder."""
+    model: str
+    """resnet32, wrn-16-2, densenet-100-12, small-cnn, mlp-16, … or module:factory."""
+    metric: str
+    """What the children are judged by: balanced-error, macro-f1, … or module:attribute."""
+    batch_size: int = 128
+    """Examples in a batch."""
+    crop: int = 0
+    """Pixels of zero padding before a random crop."""
+    flip: bool = False
+    """Mirror images at random."""
+    noise: float = 0.0
+    """Deviation of Gaussian noise on normalised training inputs."""
+    iterations: int
+    """Optimiser iterations of each child."""
+    every: int
+    """K, iterations of a step."""
+    learning_rate: float = 0.1
+    """Of SGD, at the start."""
+    weight_decay: float = 5e-4
+    """Of SGD."""
+    nesterov: bool = False
+    """Nesterov's momentum."""
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    """Of the learning rate."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of forward passes."""
+    preset: str = "default"
+    """default or paper."""
+    switches: tuple[str, ...] = ()
+    """Fields of the preset to change, as name=value."""
+    loss: str | None = None
+    """aligned, class-correlation or log-class-correlation; the preset's if not given."""
+    methods: tuple[str, ...] = ("ala",)
+    """Who moves Φ."""
+    seeds: int = 1
+    """Independent policies of each method."""
+    children: int = 10
+    """Children that share a policy."""
+    seed: int = 0
+    """Of the first policy, its split and its children."""
+    policy: str | None = None
+    """A policy file to start from."""
+    freeze: bool = False
+    """Use that policy as it is, without learning."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    engine: Engine = "auto"
+    """auto, sequential or vmap."""
+
+    def __post_init__(self) -> None:
+        if self.children < 1:
+            raise InputError(f"children={self.children}: train at least 1.")
+        if self.seeds < 1:
+            raise InputError(f"seeds={self.seeds}: train at least 1 policy.")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size={self.batch_size}: it must be at least 1.")
+        if not self.methods or len(set(self.methods)) != len(self.methods):
+            raise InputError(f"methods={self.methods}: name each method once.")
+        if self.iterations < 1:
+            raise InputError(f"iterations={self.iterations}: train for at least 1.")
+        if not 1 <= self.every <= self.iterations:
+            raise InputError(
+                f"every={self.every}: a step of K iterations must fit into the run; choose K between 1 and "
+                f"iterations={self.iterations}."
+            )
+        if self.freeze and self.policy is None:
+            raise InputError("freeze: there is no policy to freeze; give one with policy=FILE.")
+
+    @property
+    def steps(self) -> int:
+        """Whole steps of K iterations; a remainder is not trained."""
+        return self.iterations // self.every
+
+    def controls(self) -> Preset:
+        """The preset with its switches set."""
+        return switch(preset_named(self.preset), parse_switches(self.switches))
+
+    def recipe(self) -> Recipe:
+        """How children are trained."""
+        constant = self.controls().average or 2.0
+        return Recipe(
+            iterations=self.steps * self.every,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+            schedule=self.schedule,
+            average=1 - 1 / max(1.0, constant * self.every),
+            precision=self.precision,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> RunConfig:
+        """Back from plain data."""
+        known = {field.name for field in fields(cls)}
+        lists: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+        }
+        return cls(**{name: value for name, value in lists.items() if name in known})
+
+    def changed(self, changes: dict[str, Any]) -> RunConfig:
+        """With some fields replaced; None leaves a field as it is."""
+        known = {field.name for field in fields(self)}
+        unknown = [name for name in changes if name not in known]
+        if unknown:
+            raise InputError(f"{unknown[0]!r} is not a field of a run; choose from {', '.join(sorted(known))}.")
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def parse_switches(switches: tuple[str, ...]) -> dict[str, Any]:
+    """``("returns=1", "clip=none")`` as typed fields of ``Preset``.
+
+    Example:
+        >>> parse_switches(("returns=1", "clip=none", "groups=weights,offsets"))
+        {'returns': 1, 'clip': None, 'groups': ('weights', 'offsets')}
+    """
+    hints = typing.get_type_hints(Preset)
+    parsed: dict[str, Any] = {}
+    for item in switches:
+        name, equals, text = item.partition("=")
+        if not equals or name not in hints:
+            raise InputError(f"switch {item!r}: write name=value, with a name out of {', '.join(hints)}.")
+        parsed[name] = _parse(name, text, hints[name])
+    return parsed
+
+
+def _parse(name: str, text: str, hint: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+    if text.lower() == "none" and types.NoneType in kinds:
+        return None
+    kind = next(kind for kind in kinds if kind is not types.NoneType)
+    try:
+        if get_origin(kind) is tuple:
+            return tuple(get_args(kind)[0](part) for part in text.split(","))
+        if get_origin(kind) is Literal:
+            return {str(choice): choice for choice in get_args(kind)}[text]
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError) as error:
+        raise InputError(f"switch {name}={text}: {text!r} is not a value of {name} ({hint}).") from error

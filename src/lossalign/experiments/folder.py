@@ -1,0 +1,179 @@
+"""A run folder: config, environment, metrics, Φ history, checkpoints, policies, results, ledger."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from lossalign.core import ParameterSpec, RunFolderError
+from lossalign.experiments.config import RunConfig
+from lossalign.experiments.populations import Experiment
+from lossalign.training import Population, StepRecord
+
+FORMAT = "lossalign-run"
+_MAY_DIFFER = ("device",)
+
+Existing = Literal["refuse", "resume", "overwrite"]
+
+
+class RunFolder:
+    """One folder on disk. ``open_folder`` makes or finds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def checkpoint(self, population: str) -> Path:
+        """Where a population's checkpoint is."""
+        return self.path / f"checkpoint-{population}.pt"
+
+    def write(self, name: str, content: Any) -> Path:
+        """Write JSON, whole or not at all."""
+        path = self.path / name
+        beside = path.with_name(path.name + ".part")
+        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        beside.replace(path)
+        return path
+
+    def read(self, name: str) -> Any:
+        """Read JSON back."""
+        return json.loads((self.path / name).read_text())
+
+    def append(self, name: str, row: dict[str, Any]) -> None:
+        """Append one line of JSON."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Lines of JSON; a last line that was cut off is passed over."""
+        path = self.path / name
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+    def describe(self, experiment: Experiment) -> None:
+        """Write what is known before training: config, arms, environment."""
+        config, metric = experiment.config, experiment.metric
+        self.write(
+            "config.json",
+            {
+                "format": FORMAT,
+                "run": config.to_json(),
+                "task": {"name": config.task, "class_counts": experiment.counts.tolist()},
+                "metric": metric.name,
+                "higher_is_better": metric.higher_is_better,
+                "every": config.every,
+            },
+        )
+        self.write("arms.json", [vars(arm) for arm in experiment.arms])
+        self.write("environment.json", environment())
+
+    def record(self, population: str, step: StepRecord) -> None:
+        """Append one step to ``metrics.jsonl``."""
+        row: dict[str, Any] = {"population": population, "step": step.step, "iteration": step.iteration}
+        tensors = {"loss": step.loss, "metric": step.metric, "selection": step.selection, **step.logs}
+        for name, tensor in tensors.items():
+            row[name] = [round(v, 7) if v == v else None for v in tensor.tolist()]
+        self.append("metrics.jsonl", row)
+
+    def rewind(self, population: str, step: int) -> None:
+        """Forget the steps of a population after ``step``: a resumed run writes them again."""
+        rows = [r for r in self.rows("metrics.jsonl") if r["population"] != population or r["step"] <= step]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (self.path / "metrics.jsonl").write_text(text)
+
+    def write_phi(self, name: str, population: Population, spec: ParameterSpec) -> Path:
+        """Write the Φ history as ``phi-<population>.npz``."""
+        phi, steps = population.history
+        path = self.path / f"phi-{name}.npz"
+        np.savez_compressed(
+            path,
+            phi=phi.numpy(),
+            steps=steps.numpy(),
+            group_names=np.array([group.name for group in spec.groups]),
+            group_sizes=np.array([group.size for group in spec.groups]),
+            labels=np.array([label for group in spec.groups for label in group.labels]),
+            classes=spec.classes.numpy(),
+        )
+        return path
+
+
+def environment() -> dict[str, Any]:
+    """What the run ran on."""
+    packages = ("lossalign", "torch", "numpy", "safetensors", "torchmetrics", "rich", "tyro")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": versions,
+        "command": ["lossalign", *sys.argv[1:]],
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether ``path`` holds a run of ours."""
+    try:
+        content = json.loads((path / "config.json").read_text())
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def open_folder(path: Path, existing: Existing, config: RunConfig) -> RunFolder:
+    """Make a run folder, or find one to go on with.
+
+    An existing folder is refused unless it is to be resumed or overwritten; only a run folder is overwritten, and its
+    ledger of test scores is kept.
+    """
+    used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    if used and existing == "refuse":
+        raise RunFolderError(f"out={path} exists; go on with --resume, replace it with --overwrite, or choose another.")
+    if used and not is_run_folder(path):
+        raise RunFolderError(f"out={path} is not a run folder, so nothing in it is touched; choose another folder.")
+    if used and existing == "resume":
+        check_same(config, RunConfig.from_json(RunFolder(path).read("config.json")["run"]))
+        return RunFolder(path)
+    if used:
+        _empty(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return RunFolder(path)
+
+
+def check_same(new: RunConfig, old: RunConfig) -> None:
+    """Refuse to resume a run under other settings."""
+    for name, value in old.to_json().items():
+        if name not in _MAY_DIFFER and new.to_json()[name] != value:
+            raise RunFolderError(
+                f"resume: {name} was {value!r} in this run and is {new.to_json()[name]!r} now; use the same settings "
+                "or another --out."
+            )
+
+
+def _empty(path: Path) -> None:
+    for item in path.iterdir():
+        if item.name == "ledger.jsonl":
+            continue
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink()

@@ -1,0 +1,144 @@
+"""Recipes: functions that return a whole run. The settings are those measured in docs/results.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lossalign.core import InputError
+from lossalign.experiments.config import RunConfig
+
+
+def digits(**changes: Any) -> RunConfig:
+    """1,797 handwritten digits, embedded in the package; an MLP; about a minute on one core."""
+    base = RunConfig(
+        task="digits",
+        source="digits",
+        largest=60,
+        reward_per_class=22,
+        selection_per_class=22,
+        test_per_class=30,
+        model="mlp-16",
+        metric="balanced-error",
+        batch_size=32,
+        noise=1.0,
+        iterations=1200,
+        every=10,
+        children=20,
+    )
+    return base.changed(changes)
+
+
+def digits_lt(**changes: Any) -> RunConfig:
+    """Digits with class sizes 60 … 3."""
+    return digits(task="digits-lt", ratio=20.0).changed(changes)
+
+
+def _cifar(name: str, classes: int, **changes: Any) -> RunConfig:
+    base = RunConfig(
+        task=name,
+        source=name,
+        reward_per_class=5000 // classes,
+        selection_per_class=5000 // classes,
+        model="resnet32",
+        metric="error",
+        crop=4,
+        flip=True,
+        iterations=24_000,
+        every=200,
+        schedule="steps",
+    )
+    return base.changed(changes)
+
+
+def cifar10(**changes: Any) -> RunConfig:
+    """CIFAR-10, 40,000 images to train on, ResNet-32, error rate."""
+    return _cifar("cifar10", 10).changed(changes)
+
+
+def cifar100(**changes: Any) -> RunConfig:
+    """CIFAR-100, 40,000 images to train on, ResNet-32, error rate."""
+    return _cifar("cifar100", 100).changed(changes)
+
+
+_LONG_TAILED = {
+    "ratio": 100.0,
+    "reward_per_class": 50,
+    "selection_per_class": 50,
+    "metric": "balanced-error",
+    "iterations": 9000,
+    "every": 100,
+    "schedule": "cosine",
+}
+
+
+def cifar10_lt(**changes: Any) -> RunConfig:
+    """CIFAR-10 with exponentially falling class sizes, ratio 100, balanced error."""
+    return cifar10(task="cifar10-lt").changed(_LONG_TAILED).changed(changes)
+
+
+def cifar100_lt(**changes: Any) -> RunConfig:
+    """CIFAR-100 with exponentially falling class sizes, ratio 100, balanced error."""
+    few = {"reward_per_class": 10, "selection_per_class": 10}
+    return cifar100(task="cifar100-lt").changed({**_LONG_TAILED, **few}).changed(changes)
+
+
+def table(path: str, **changes: Any) -> RunConfig:
+    """Your own table: .npz with X and y, or .csv."""
+    base = RunConfig(
+        task=f"table:{path}",
+        source="table",
+        path=path,
+        validation_fraction=0.2,
+        model="mlp-64-64",
+        metric="balanced-error",
+        iterations=2000,
+        every=20,
+        learning_rate=0.05,
+    )
+    return base.changed(changes)
+
+
+def images(path: str, **changes: Any) -> RunConfig:
+    """Your own images: one folder for each class."""
+    base = RunConfig(
+        task=f"images:{path}",
+        source="images",
+        path=path,
+        validation_fraction=0.2,
+        model="resnet20",
+        metric="balanced-error",
+        crop=4,
+        flip=True,
+        iterations=10_000,
+        every=100,
+    )
+    return base.changed(changes)
+
+
+RECIPES = {
+    "digits": digits,
+    "digits-lt": digits_lt,
+    "cifar10": cifar10,
+    "cifar10-lt": cifar10_lt,
+    "cifar100": cifar100,
+    "cifar100-lt": cifar100_lt,
+}
+OWN_DATA = {"table": table, "images": images}
+
+
+def recipe_for(task: str, **changes: Any) -> RunConfig:
+    """The recipe of a task by its name on the command line.
+
+    Example:
+        >>> recipe_for("digits-lt", children=4).children
+        4
+    """
+    kind, _, path = task.partition(":")
+    if task in RECIPES:
+        return RECIPES[task](**changes)
+    if kind in OWN_DATA and path:
+        if not Path(path).exists():
+            raise InputError(f"task {task!r}: {path} does not exist.")
+        return OWN_DATA[kind](path, **changes)
+    raise InputError(f"task {task!r} is unknown; choose from {', '.join(RECIPES)}, table:FILE, images:FOLDER.")

@@ -1,0 +1,151 @@
+"""What a finished run leaves behind: scores, table, policies, best weights, Φ history, pictures, ledger."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import save_file
+
+from lossalign.control import LearningController
+from lossalign.experiments.analysis import Learnable, learnable
+from lossalign.experiments.folder import RunFolder
+from lossalign.experiments.populations import Experiment
+from lossalign.experiments.score import Array, score
+from lossalign.experiments.statistics import Paired, paired
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a finished run leads to."""
+
+    folder: Path
+    metric: str
+    higher_is_better: bool
+    split: str
+    """Which split was scored: selection or test."""
+    baseline: str
+    """The method that the others are compared with."""
+    rows: dict[str, Paired]
+    """By method, selected weights."""
+    last: dict[str, Paired]
+    """By method, the averaged weights at the end."""
+    learnable: Learnable | None
+    """R² of reward on actions along the random walk, if there was one."""
+    files: list[Path]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data, as in ``results.json``."""
+        return {**asdict(self), "folder": str(self.folder), "files": [str(path) for path in self.files]}
+
+
+def finish(folder: RunFolder, experiment: Experiment, *, final: bool) -> Result:
+    """Score a trained experiment and write everything that belongs into its folder."""
+    files = [
+        folder.write_phi(name, population, experiment.losses[name].spec)
+        for name, population in experiment.populations.items()
+    ]
+    files += [*_write_policies(folder, experiment), _write_best(folder, experiment)]
+    scores = score(experiment, final=final)
+    baseline = next((name for name in ("fixed", "cross-entropy") if name in scores.best), next(iter(scores.best)))
+    better = experiment.metric.higher_is_better
+    files.append(folder.path / "results.json")
+    if final:
+        files.append(folder.path / "ledger.jsonl")
+    result = Result(
+        folder=folder.path,
+        metric=experiment.metric.name,
+        higher_is_better=better,
+        split="test" if final else "selection",
+        baseline=baseline,
+        rows=_table(scores.best, baseline, better),
+        last=_table(scores.last, baseline, better),
+        learnable=_learnable(folder, experiment),
+        files=files + _draw(folder),
+    )
+    policies = {"best": _lists(scores.best), "last": _lists(scores.last)}
+    if final:
+        _enter_ledger(folder, experiment, result)
+    folder.write("results.json", {**result.to_json(), "policies": policies})
+    return result
+
+
+def _lists(values: dict[str, Array]) -> dict[str, list[float]]:
+    return {name: each.tolist() for name, each in values.items()}
+
+
+def _table(values: dict[str, Array], baseline: str, higher_is_better: bool) -> dict[str, Paired]:
+    return {
+        name: paired(each, None if name == baseline else values[baseline], higher_is_better)
+        for name, each in values.items()
+    }
+
+
+def _enter_ledger(folder: RunFolder, experiment: Experiment, result: Result) -> None:
+    folder.append(
+        "ledger.jsonl",
+        {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": shlex.join(["lossalign", *sys.argv[1:]]),
+            "task": experiment.config.task,
+            "metric": result.metric,
+            "scores": {name: row.mean for name, row in result.rows.items()},
+        },
+    )
+
+
+def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:
+    files = []
+    for arm in experiment.arms:
+        controller = experiment.controller(arm)
+        if arm.method == "ala" and isinstance(controller, LearningController):
+            files.append(controller.policy.save(folder.path / f"policy-{arm.seed}.safetensors"))
+    return files
+
+
+def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
+    """The best weights of the one child that the selection split likes best, of the learning method if there is one."""
+    arms = [arm for arm in experiment.arms if arm.method == "ala"] or experiment.arms
+    scored = [
+        (error, arm, arm.start + child)
+        for arm in arms
+        for child, error in enumerate(experiment.populations[arm.population].best_errors[arm.rows].tolist())
+    ]
+    _, arm, child = min(scored, key=lambda item: item[0])
+    state = experiment.populations[arm.population].children.child_state(child, "best")
+    path = folder.path / "best.safetensors"
+    described = {"method": arm.method, "seed": str(arm.seed), "child": str(child - arm.start)}
+    save_file({n: t.detach().cpu().contiguous().clone() for n, t in state.items()}, path, metadata=described)
+    return path
+
+
+def _learnable(folder: RunFolder, experiment: Experiment) -> Learnable | None:
+    """R² along the random walk, over all its policies."""
+    arms = [arm for arm in experiment.arms if arm.method == "random-walk"]
+    if not arms:
+        return None
+    name = arms[0].population
+    phi, steps = experiment.populations[name].history
+    if len(steps) < experiment.config.steps:
+        return None
+    rewards = np.array(
+        [row["reward"] for row in folder.rows("metrics.jsonl") if row["population"] == name], dtype=float
+    )
+    preset = experiment.config.controls()
+    moved = experiment.losses[name].spec.select(preset.groups)
+    rows = np.concatenate([np.arange(arm.rows.start, arm.rows.stop) for arm in arms])
+    moves = phi[:, rows][:, :, moved].double().numpy()
+    return learnable(moves, rewards[:, rows], preset.returns)
+
+
+def _draw(folder: RunFolder) -> list[Path]:
+    if find_spec("matplotlib") is None:
+        return []
+    from lossalign.report import write_pictures  # matplotlib is an optional dependency
+
+    return write_pictures(folder.path)

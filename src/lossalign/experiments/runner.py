@@ -1,0 +1,124 @@
+"""Train an experiment into its run folder: start or resume, checkpoint, stop when asked, finish."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lossalign.core import RunFolderError
+from lossalign.experiments.config import RunConfig
+from lossalign.experiments.events import Events, open_events
+from lossalign.experiments.folder import Existing, RunFolder, open_folder
+from lossalign.experiments.populations import Arm, Experiment, build
+from lossalign.experiments.results import Result, finish
+from lossalign.training import StepRecord, load_checkpoint, save_checkpoint
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class Listener:
+    """Told what happens while a run trains; the command line's progress bar is one. Every method may be left as is."""
+
+    def started(self, experiment: Experiment, steps_done: int) -> None:
+        """Training begins."""
+
+    def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:
+        """One population has taken one step."""
+
+    def said(self, sentence: str) -> None:
+        """Something worth a line."""
+
+    def stop(self) -> bool:
+        """Whether to write a checkpoint and leave after this step."""
+        return False
+
+
+class Interrupted(Exception):
+    """The run was stopped on request; its checkpoint is written."""
+
+
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    existing: Existing = "refuse",
+    final: bool = False,
+    listener: Listener | None = None,
+) -> Result:
+    """Train, checkpoint, score, draw.
+
+    Args:
+        config: the run.
+        out: its folder.
+        existing: what to do if the folder exists.
+        final: score the test split, once; otherwise the selection split.
+        listener: who is told.
+
+    Raises:
+        Interrupted: the listener asked to stop; resume later.
+    """
+    listener = listener or Listener()
+    folder = open_folder(out, existing, config)
+    resumed = (folder.path / "config.json").exists()
+    if resumed and final and _scored_on_test(folder):
+        raise RunFolderError(
+            f"final: the test split of {out} was scored before (ledger.jsonl, results.json); a test set is used once."
+        )
+    experiment = build(config)
+    if resumed:
+        _restore(folder, experiment, listener)
+    else:
+        folder.describe(experiment)
+    with open_events(folder.path) as events:
+        _train(folder, experiment, events, listener)
+    return finish(folder, experiment, final=final)
+
+
+def _scored_on_test(folder: RunFolder) -> bool:
+    results = folder.path / "results.json"
+    return results.exists() and folder.read("results.json")["split"] == "test"
+
+
+def _restore(folder: RunFolder, experiment: Experiment, listener: Listener) -> None:
+    for name, population in experiment.populations.items():
+        path = folder.checkpoint(name)
+        if path.exists():
+            state, warning = load_checkpoint(path)
+            if warning:
+                listener.said(warning)
+            population.load_state_dict(state)
+        folder.rewind(name, population.step_count)
+
+
+def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: Listener) -> None:
+    listener.started(experiment, sum(p.step_count for p in experiment.populations.values()))
+    for name, population in experiment.populations.items():
+        arms = [arm for arm in experiment.arms if arm.population == name]
+        saved = time.monotonic()
+        while population.step_count < population.steps:
+            record = population.step()
+            folder.record(name, record)
+            events.record(record, arms)
+            listener.stepped(name, record, arms)
+            _tell_resets(record, arms, listener)
+            stop = listener.stop()
+            if stop or population.step_count == population.steps or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                save_checkpoint(folder.checkpoint(name), population.state_dict())
+                saved = time.monotonic()
+            if stop and not _done(experiment):
+                raise Interrupted(f"stopped at step {population.step_count}; go on with --resume.")
+
+
+def _done(experiment: Experiment) -> bool:
+    return all(p.step_count == p.steps for p in experiment.populations.values())
+
+
+def _tell_resets(record: StepRecord, arms: list[Arm], listener: Listener) -> None:
+    if "reset" not in record.logs:
+        return
+    for arm in arms:
+        for child in (record.logs["reset"][arm.rows] > 0).nonzero().flatten().tolist():
+            listener.said(
+                f"step {record.step}: child {child} of {arm.method} (seed {arm.seed}) fell far behind the others and "
+                "got its starting Φ back."
+            )
