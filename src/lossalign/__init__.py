@@ -1,1 +1,41 @@
-"""lossalign: train with a loss that learns, while the model trains, to serve the metric you are judged by."""
+"""lossalign: train with a loss that learns, while the model trains, to serve the metric you are judged by.
+
+aligner = lossalign.Aligner(loss, metric, val_loader, total_steps)
+loss = aligner(model(x), y)
+aligner.step(model)
+"""
+
+from lossalign import metrics
+from lossalign.control import Policy, Preset, default, paper
+from lossalign.core import (
+    CheckpointError,
+    InputError,
+    LossalignError,
+    NonFiniteError,
+    ParameterGroup,
+    ParameterSpec,
+    RunFolderError,
+)
+from lossalign.experiments import fit
+from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
+from lossalign.training import Aligner
+
+__all__ = [
+    "AdaptiveLoss",
+    "AlignedLoss",
+    "Aligner",
+    "CheckpointError",
+    "ClassCorrelationLoss",
+    "InputError",
+    "LossalignError",
+    "NonFiniteError",
+    "ParameterGroup",
+    "ParameterSpec",
+    "Policy",
+    "Preset",
+    "RunFolderError",
+    "default",
+    "fit",
+    "metrics",
+    "paper",
+]

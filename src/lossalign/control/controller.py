@@ -19,7 +19,9 @@ from lossalign.core import InputError, Observation, ParameterSpec
 
 
 def far_behind(metric: Tensor, deviations: float) -> Tensor:
-    """Children whose error is more than ``deviations`` robust deviations (1.4826 · MAD) above the median [n].
+    """Children whose error lies far above the median: by ``deviations`` robust deviations and by a quarter of it [n].
+
+    A robust deviation is 1.4826 · MAD, which a few lost children do not move. Fewer than four cannot tell.
 
     Example:
         >>> far_behind(torch.tensor([0.10, 0.11, 0.12, 0.13, 0.90]), deviations=5.0)
@@ -27,9 +29,10 @@ def far_behind(metric: Tensor, deviations: float) -> Tensor:
     """
     if len(metric) < 4:
         return torch.zeros_like(metric, dtype=torch.bool)
-    excess = metric - metric.quantile(0.5)
+    median = metric.quantile(0.5)
+    excess = metric - median
     spread = 1.4826 * excess.abs().quantile(0.5)
-    return (excess > deviations * spread) & (spread > 0)
+    return excess > torch.maximum(deviations * spread, median.abs() / 4)
 
 
 def decision_weights(group_of: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ class RunConfig:
     """digits, digits-lt, cifar10, cifar10-lt, cifar100, cifar100-lt, table:FILE or images:FOLDER."""
     source: str
     """Where the examples come from: digits, cifar10, cifar100, table or images."""
-    path: str | None = None
-    """Folder or file of the source."""
+    data: str | None = None
+    """The data folder of CIFAR (``data`` if not given); the table or image folder itself comes with the task."""
     ratio: float = 1.0
     """Largest over smallest training class; 1 leaves classes as they are."""
     largest: int | None = None

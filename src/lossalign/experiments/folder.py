@@ -73,6 +73,7 @@ class RunFolder:
                 "task": {"name": config.task, "class_counts": experiment.counts.tolist()},
                 "metric": metric.name,
                 "higher_is_better": metric.higher_is_better,
+                "percent": metric.percent,
                 "every": config.every,
             },
         )

@@ -91,11 +91,11 @@ def load_source(config: RunConfig) -> tuple[Dataset, Dataset | None]:
     if config.source == "digits":
         return load_digits(), None
     if config.source in ("cifar10", "cifar100"):
-        return (load_cifar10 if config.source == "cifar10" else load_cifar100)(config.path or "data")
-    assert config.path is not None
+        return (load_cifar10 if config.source == "cifar10" else load_cifar100)(config.data or "data")
+    assert config.data is not None
     if config.source == "table":
-        return load_table(config.path), None
-    return load_image_folder(config.path, config.image_size), None
+        return load_table(config.data), None
+    return load_image_folder(config.data, config.image_size), None
 
 
 def make_splits(config: RunConfig, examples: Dataset, test: Dataset | None, seed: int) -> Splits:

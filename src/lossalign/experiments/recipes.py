@@ -88,7 +88,7 @@ def table(path: str, **changes: Any) -> RunConfig:
     base = RunConfig(
         task=f"table:{path}",
         source="table",
-        path=path,
+        data=path,
         validation_fraction=0.2,
         model="mlp-64-64",
         metric="balanced-error",
@@ -104,7 +104,7 @@ def images(path: str, **changes: Any) -> RunConfig:
     base = RunConfig(
         task=f"images:{path}",
         source="images",
-        path=path,
+        data=path,
         validation_fraction=0.2,
         model="resnet20",
         metric="balanced-error",

@@ -27,6 +27,7 @@ class Result:
     folder: Path
     metric: str
     higher_is_better: bool
+    percent: bool
     split: str
     """Which split was scored: selection or test."""
     baseline: str
@@ -61,6 +62,7 @@ def finish(folder: RunFolder, experiment: Experiment, *, final: bool) -> Result:
         folder=folder.path,
         metric=experiment.metric.name,
         higher_is_better=better,
+        percent=experiment.metric.percent,
         split="test" if final else "selection",
         baseline=baseline,
         rows=_table(scores.best, baseline, better),

@@ -54,7 +54,8 @@ def aligned_loss(
     loss = -F.log_softmax(adjusted, -1).gather(-1, targets[:, None]).squeeze(-1)
     if u is not None:
         w = u.exp()
-        mean = w.mean() if frequencies is None else (frequencies * w).sum()
+        pi = torch.ones_like(w) if frequencies is None else frequencies
+        mean = (pi * w).sum() / pi.sum()  # exactly 1 at u = 0, which Σ_c π_c in float32 need not be
         loss = loss * (w / mean)[targets]
     return loss
 
@@ -92,9 +93,9 @@ class AlignedLoss(AdaptiveLoss):
         self.frequencies = torch.full((num_classes,), 1.0 / num_classes)
         if frequencies is not None:
             counts = torch.as_tensor(frequencies, dtype=torch.float32)
-            if counts.shape != (num_classes,) or not bool((counts > 0).all()):
+            if counts.shape != (num_classes,) or not bool(((counts > 0) & counts.isfinite()).all()):
                 raise InputError(
-                    f"frequencies: give one positive number for each of {num_classes} classes; got "
+                    f"frequencies: give one positive, finite number for each of {num_classes} classes; got "
                     f"{counts.tolist() if counts.numel() <= 20 else tuple(counts.shape)}."
                 )
             self.frequencies = counts / counts.sum()

@@ -15,7 +15,7 @@ from lossalign.losses.classes import check_groups, check_labels, class_pairs, sy
 
 Form = Literal["sigmoid", "log-sigmoid"]
 
-_LOWEST_LOG_PROB = -1e4  # keeps 0 · log 0 at 0; log-softmax of logits up to 1e4 never reaches it
+_LOWEST_LOG_PROB = -1e5  # keeps 0 · log 0 at 0; log-softmax of logits up to ±1e4 never reaches it
 
 
 def class_correlation_loss(log_probs: Tensor, targets: Tensor, phi: Tensor, form: Form = "sigmoid") -> Tensor:

@@ -21,7 +21,7 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         ...
         lossalign.core.errors.InputError: targets: label 3 is out of range for num_classes=3; labels must be 0 … 2.
     """
-    if targets.is_floating_point() or targets.dtype is torch.bool:
+    if targets.dtype is not torch.long:  # bool and uint8 would index as a mask
         raise InputError(f"{name}: labels have type {targets.dtype}; convert them with .long().")
     if targets.ndim != 1:
         raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class index for each example.")

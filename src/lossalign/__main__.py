@@ -1,0 +1,5 @@
+"""``python -m lossalign``."""
+
+from lossalign.cli.main import main
+
+main()

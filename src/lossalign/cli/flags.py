@@ -1,0 +1,85 @@
+"""The flags of ``train`` and ``compare``: every field of a run, with the task's own recipe as defaults."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tyro
+from tyro.conf import Suppress
+
+from lossalign.core import InputError
+from lossalign.experiments import RunConfig, recipe_for
+from lossalign.experiments.folder import Existing
+
+COMPARED = (
+    "fixed",
+    "deferred-reweighting",
+    "logit-adjustment",
+    "proportional-rule",
+    "post-hoc-offsets",
+    "random-walk",
+    "ala",
+)
+POLICIES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(RunConfig):
+    """A run, and where it goes."""
+
+    task: Suppress[str]
+    source: Suppress[str]
+    out: Path
+    """The run folder."""
+    resume: bool = False
+    """Go on with the run in that folder."""
+    overwrite: bool = False
+    """Replace the run in that folder."""
+    final: bool = False
+    """Score the test split, once; otherwise the selection split."""
+    json: bool = False
+    """Print the result as JSON instead of a table."""
+
+    def config(self) -> RunConfig:
+        """The run alone."""
+        return RunConfig(**{field.name: getattr(self, field.name) for field in fields(RunConfig)})
+
+    def existing(self) -> Existing:
+        """What to do with a folder that exists."""
+        if self.resume and self.overwrite:
+            raise InputError("resume, overwrite: choose one of the two.")
+        return "resume" if self.resume else "overwrite" if self.overwrite else "refuse"
+
+
+def default_out(command: str, task: str) -> Path:
+    """``runs/compare-digits-lt``.
+
+    Example:
+        >>> default_out("train", "table:my data/churn.csv").as_posix()
+        'runs/train-table-churn'
+    """
+    kind, _, path = task.partition(":")
+    name = f"{kind}-{Path(path).stem}" if path else kind
+    return Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{command}-{name}")
+
+
+def parse(command: str, task: str, args: list[str]) -> Flags:
+    """The flags behind ``lossalign <command> <task>``."""
+    changes: dict[str, Any] = {"methods": COMPARED, "seeds": POLICIES} if command == "compare" else {}
+    recipe = recipe_for(task, **changes)
+    default = Flags(**vars(recipe), out=default_out(command, task))
+    about = {
+        "train": f"Train children on {task} with a loss that follows the metric.",
+        "compare": f"Compare methods on {task}: paired seeds, one policy as the unit, 95 % intervals.",
+    }
+    return tyro.cli(Flags, prog=f"lossalign {command} {task}", description=about[command], default=default, args=args)
+
+
+def own_modules_first() -> None:
+    """Let ``module:factory`` find modules in the current folder, as ``python -m`` does."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")

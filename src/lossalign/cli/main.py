@@ -1,0 +1,89 @@
+"""``lossalign train | compare | data | policy``. Errors are one sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib import metadata
+
+from rich.console import Console
+
+from lossalign.cli import data, policy
+from lossalign.cli.flags import own_modules_first, parse
+from lossalign.cli.progress import ProgressListener
+from lossalign.cli.tables import print_result
+from lossalign.core import InputError, LossalignError
+from lossalign.experiments import RECIPES, Interrupted, run
+
+USAGE = f"""usage: lossalign COMMAND …
+
+  train TASK    train children on a task with a loss that follows the metric
+  compare TASK  compare methods on paired seeds, with 95 % intervals
+  data          list, fetch or check data sets
+  policy        show a learned policy, or export it
+
+TASK is one of {", ".join(RECIPES)},
+table:FILE (.npz with X and y, or .csv) or images:FOLDER (one folder a class).
+`lossalign COMMAND TASK --help` lists every flag with the task's defaults.
+"""
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(args: list[str]) -> int:
+    """Run one command; errors become one sentence and exit code 2."""
+    messages = Console(stderr=True)
+    try:
+        return _dispatch(args, messages)
+    except LossalignError as error:
+        messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        return 2
+    except Interrupted as interrupted:
+        again = [arg for arg in args if arg not in ("--overwrite", "--resume")]
+        messages.print(f"{interrupted} Command: {shlex.join(['lossalign', *again, '--resume'])}", soft_wrap=True)
+        return 130
+    except BrokenPipeError:
+        sys.stdout = None  # whoever read our output has left; nothing more to say
+        return 1
+    except KeyboardInterrupt:
+        messages.print("left at once; the last checkpoint is in the run folder, if one was written.")
+        return 130
+
+
+def _dispatch(args: list[str], messages: Console) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if args[0] == "--version":
+        print(f"lossalign {metadata.version('lossalign')}")
+        return 0
+    command, rest = args[0], args[1:]
+    if command == "data":
+        return data.main(rest, Console())
+    if command == "policy":
+        return policy.main(rest, Console())
+    if command not in ("train", "compare"):
+        raise InputError(f"command {command!r} is unknown; choose from train, compare, data, policy.")
+    if not rest or rest[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if rest[0].startswith("-"):
+        raise InputError(f"{command}: the task comes first, e.g. `lossalign {command} digits-lt {rest[0]} …`.")
+    return _train(command, rest[0], rest[1:], messages)
+
+
+def _train(command: str, task: str, args: list[str], messages: Console) -> int:
+    own_modules_first()
+    flags = parse(command, task, args)
+    listener = ProgressListener(messages)
+    with listener.running():
+        result = run(flags.config(), flags.out, existing=flags.existing(), final=flags.final, listener=listener)
+    if flags.json:
+        print(json.dumps(result.to_json()))
+    else:
+        print_result(result, Console())
+    return 0

@@ -1,0 +1,94 @@
+"""The table of a comparison, in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from lossalign.experiments import Result
+from lossalign.experiments.statistics import Paired
+
+
+def in_units(value: float, percent: bool) -> str:
+    """A value of the metric, in percent if people read it so.
+
+    Example:
+        >>> in_units(0.12345, percent=True), in_units(1.5, percent=False)
+        ('12.35', '1.5')
+    """
+    return f"{100 * value:.2f}" if percent else f"{value:.4g}"
+
+
+def difference(row: Paired, percent: bool) -> str:
+    """A paired difference with its 95 % interval.
+
+    Example:
+        >>> difference(Paired(mean=0.1, difference=-0.03, half_width=0.01, wins=3, policies=3), percent=True)
+        '-3.00 ± 1.00'
+    """
+    if row.difference is None:
+        return "–"
+    scale = 100 if percent else 1
+    text = f"{scale * row.difference:+.2f}" if percent else f"{row.difference:+.4g}"
+    return text if row.half_width is None else f"{text} ± {scale * row.half_width:.2f}"
+
+
+def result_table(result: Result) -> Table:
+    """One row for each method."""
+    unit = " (%)" if result.percent else ""
+    name = result.metric.replace("-", " ")
+    way = "higher" if result.higher_is_better else "lower"
+    policies = next(iter(result.rows.values())).policies
+    table = Table(
+        title=f"{name}{unit} on the {result.split} split, {way} is better",
+        caption=f"selected: weights picked on the selection split; last: weights at the end; ±: 95 % over {policies} "
+        "paired policies",
+    )
+    table.add_column("method", no_wrap=True)
+    for column in ("selected", f"against {result.baseline}", "wins", "last"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for method, row in result.rows.items():
+        last = result.last[method]
+        table.add_row(
+            method,
+            in_units(row.mean, result.percent),
+            difference(row, result.percent),
+            "–" if row.wins is None else f"{row.wins} of {row.policies}",
+            in_units(last.mean, result.percent),
+            style="bold" if method == "ala" else "",
+        )
+    return table
+
+
+def verdict(result: Result) -> str | None:
+    """One honest sentence on the learning method: won, lost, or neither."""
+    row = result.rows.get("ala")
+    if row is None or row.difference is None:
+        return None
+    against, unit = f"against {result.baseline}", " points" if result.percent else ""
+    if row.half_width is None:
+        return f"ala: {difference(row, result.percent)}{unit} {against}, one policy: no interval, so no claim."
+    gain = row.difference if result.higher_is_better else -row.difference
+    word = "better" if gain > row.half_width else "worse" if gain < -row.half_width else "no clear difference"
+    best = (max if result.higher_is_better else min)(result.rows, key=lambda name: result.rows[name].mean)
+    ahead = "" if best == "ala" else f" Best of all: {best}."
+    return f"ala: {difference(row, result.percent)}{unit} {against}: {word}.{ahead}"
+
+
+def print_result(result: Result, console: Console) -> None:
+    """The table, the verdict, whether there was anything to learn, and the files."""
+    console.print(result_table(result))
+    sentence = verdict(result)
+    if sentence:
+        console.print(sentence, highlight=False, markup=False)
+    if result.learnable is not None:
+        found = result.learnable
+        console.print(
+            f"R² of reward on actions along the random walk: {found.r2:.3f} (by chance {found.null:.3f}, "
+            f"{found.decisions:,} decisions).",
+            highlight=False,
+        )
+    if result.split == "selection":
+        console.print("The selection split picked these weights; score the test split once with --final.")
+    for path in result.files:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)

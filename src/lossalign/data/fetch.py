@@ -1,0 +1,172 @@
+"""Download a published data set, check it, and put it in place whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from lossalign.core import InputError
+from lossalign.data.sources import Source, find
+
+Progress = Callable[[int, "int | None"], None]
+
+_BLOCK = 1 << 18
+_TIMEOUT = 60.0
+
+
+def fetch(name: str | Source, root: str | Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
+    """Download, check and unpack a data set; one that is already there and whole is left alone.
+
+    The transfer grows ``<archive>.part`` under ``root`` and goes on from there when it is run again. Nothing is
+    unpacked before the archive's digest is right, and the data set's folder appears in one move.
+
+    Args:
+        name: a name from :func:`known`, or a :class:`Source` of your own.
+        root: the folder to put the data set's folder in.
+        progress: called with (bytes so far, bytes in all or None) as the transfer goes on.
+        base_url: a mirror's folder, instead of the publisher's.
+
+    Returns:
+        The data set's folder.
+    """
+    source, root = find(name), Path(root)
+    if not check(source, root):
+        return source.locate(root)
+    root.mkdir(parents=True, exist_ok=True)
+    part = root / f"{source.archive}.part"
+    if not (part.is_file() and _digests_match(part, source)):
+        _download(f"{(base_url or source.base_url).rstrip('/')}/{source.archive}", part, progress)
+        if not _digests_match(part, source):
+            part.unlink()
+            raise InputError(
+                f"{source.archive}: the digest of the download is not the published one, so it was removed; fetch "
+                f"{source.name} again, or from another base_url."
+            )
+    folder = _unpack(part, source, root)
+    part.unlink()
+    return folder
+
+
+def check(name: str | Source, root: str | Path) -> list[str]:
+    """What is wrong with a data set on disk; an empty list if nothing is.
+
+    Args:
+        name: a name from :func:`known`, or a :class:`Source` of your own.
+        root: the data set's folder, or the folder that holds it.
+
+    Returns:
+        One sentence for each file that is missing, of the wrong size, or with the wrong content.
+
+    Example:
+        >>> check("cifar10", "/nowhere")
+        ['/nowhere/cifar-10-batches-bin: this folder is missing; run `lossalign data fetch cifar10`.']
+    """
+    source = find(name)
+    folder, advice = source.locate(root), f"run `lossalign data fetch {source.name}`"
+    if not folder.is_dir():
+        return [f"{folder}: this folder is missing; {advice}."]
+    problems = []
+    for file, published in source.files.items():
+        path = folder / file
+        if not path.is_file():
+            problems.append(f"{path}: this file is missing; {advice}.")
+        elif path.stat().st_size != published.size:
+            problems.append(f"{path}: {path.stat().st_size} bytes, {published.size} as published; {advice}.")
+        elif published.sha256 and _digest(path, "sha256") != published.sha256:
+            problems.append(f"{path}: its sha256 is not the published one; {advice}.")
+    return problems
+
+
+def _digest(path: Path, kind: str) -> str:
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _digests_match(path: Path, source: Source) -> bool:
+    published = {"sha256": source.sha256, "md5": source.md5}
+    return all(_digest(path, kind) == value for kind, value in published.items() if value)
+
+
+def _download(url: str, part: Path, progress: Progress | None) -> None:
+    """Grow ``part`` to the whole file at ``url``; what has arrived stays when the transfer breaks."""
+    try:
+        with _open(url, part) as response:
+            start = _start_of(response)
+            length = response.headers.get("Content-Length")
+            total = None if length is None else start + int(length)
+            done = start
+            with part.open("ab") as file:
+                file.truncate(start)
+                while block := response.read(_BLOCK):
+                    file.write(block)
+                    done += len(block)
+                    if progress is not None:
+                        progress(done, total)
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(
+            f"{url}: the transfer failed ({error}); run it again to go on from where it stopped, or download the file "
+            "another way and unpack it yourself."
+        ) from error
+    if total is not None and done < total:
+        raise InputError(f"{url}: the transfer stopped at {done} of {total} bytes; run it again to go on from there.")
+
+
+def _open(url: str, part: Path) -> http.client.HTTPResponse:
+    """Ask for what ``part`` lacks, or for everything if the server has nothing beyond it."""
+    have = part.stat().st_size if part.is_file() else 0
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    request = urllib.request.Request(url, headers={"User-Agent": "lossalign", **headers})
+    try:
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
+            raise
+        part.unlink()
+        return _open(url, part)
+    return response
+
+
+def _start_of(response: http.client.HTTPResponse) -> int:
+    """The position in the whole file of the first byte that this response brings."""
+    span = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(span[1]) if span and response.status == http.client.PARTIAL_CONTENT else 0
+
+
+def _unpack(archive: Path, source: Source, root: Path) -> Path:
+    """Unpack beside the final place, look at the result, then move it there."""
+    with tempfile.TemporaryDirectory(dir=root, prefix=".unpack-") as name:
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(name, filter="data")
+        except tarfile.TarError as error:
+            archive.unlink()
+            raise InputError(f"{source.archive}: cannot be unpacked safely ({error}); it was removed.") from error
+        problems = check(source, name)
+        if problems:
+            archive.unlink()
+            raise InputError(f"{source.archive}: does not hold {source.name} as published: {problems[0]}")
+        return _move(Path(name) / source.folder, source.locate(root))
+
+
+def _move(unpacked: Path, final: Path) -> Path:
+    """Put the new folder in place; into a damaged one, file by file, leaving what else is there."""
+    if not final.exists():
+        os.replace(unpacked, final)
+        return final
+    for path in sorted(unpacked.rglob("*")):
+        if path.is_file():
+            target = final / path.relative_to(unpacked)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+    return final

@@ -1,0 +1,187 @@
+"""Cut a data set into disjoint parts, class by class, and make its training part long-tailed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lossalign.core import InputError
+from lossalign.data.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Splits:
+    """Four disjoint sets.
+
+    Args:
+        train: what the children learn from.
+        reward: what pays the controller, D_val of the paper.
+        selection: what weights are chosen by; neither the children nor the controller see it.
+        test: what results are reported on.
+    """
+
+    train: Dataset
+    reward: Dataset
+    selection: Dataset
+    test: Dataset
+
+
+def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
+    """Class sizes that fall exponentially: n_c = ⌊largest · ratio^{−c/(C−1)}⌋, at least 1 (Cui et al. 2019).
+
+    Args:
+        largest: the size of class 0.
+        num_classes: C.
+        ratio: the size of class 0 over that of class C − 1; 1 is balanced.
+
+    Returns:
+        The sizes [C]; rounding errors of the power never cost an example.
+
+    Example:
+        >>> long_tailed_counts(5000, 10, 100).tolist()
+        [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    """
+    if largest < 1:
+        raise InputError(f"largest={largest}: the largest class needs at least 1 example.")
+    if num_classes < 2:
+        raise InputError(f"num_classes={num_classes}: a long tail needs at least 2 classes.")
+    if not 1 <= ratio < float("inf"):
+        raise InputError(f"ratio={ratio}: give largest over smallest class, 1 (balanced) or more.")
+    sizes = [largest * ratio ** (-c / (num_classes - 1)) for c in range(num_classes)]
+    return torch.tensor([max(1, int(size * (1 + 1e-9))) for size in sizes])
+
+
+def split(
+    dataset: Dataset,
+    *,
+    generator: torch.Generator,
+    reward_per_class: int | None = None,
+    reward_fraction: float | None = None,
+    selection_per_class: int | None = None,
+    selection_fraction: float | None = None,
+    test_per_class: int = 0,
+    test_fraction: float = 0.0,
+    test: Dataset | None = None,
+    largest: int | None = None,
+    ratio: float = 1.0,
+) -> Splits:
+    """Cut ``dataset`` into disjoint parts; each class is shuffled by itself, so every part has its share of it.
+
+    A class gives its first examples to the test part (if one is cut), the next to reward, then selection, then
+    training. Parts list their examples class by class in the order drawn, so the result does not depend on how the
+    classes are interleaved in storage, and a smaller training part is the beginning of a larger one.
+
+    Args:
+        dataset: what to cut.
+        generator: where the draws come from.
+        reward_per_class: examples of each class for the reward part; or
+        reward_fraction: its share of each class, at least one example.
+        selection_per_class: examples of each class for the selection part; or
+        selection_fraction: its share of each class, at least one example.
+        test_per_class: examples of each class for the test part; or
+        test_fraction: its share of each class, at least one example; or
+        test: a test set that exists already.
+        largest: training examples of class 0; as many as every class can follow if not given.
+        ratio: training examples of class 0 over those of the last class. At 1, without ``largest``, training takes
+            all that is left, balanced or not.
+
+    Returns:
+        The four parts.
+
+    Example:
+        >>> data = Dataset(
+        ...     name="x", inputs=torch.rand(20, 3), targets=torch.arange(20) % 2, class_names=("a", "b")
+        ... )
+        >>> parts = split(
+        ...     data, reward_per_class=2, selection_per_class=1, test_per_class=3, ratio=2, generator=torch.Generator()
+        ... )
+        >>> [part.counts.tolist() for part in (parts.train, parts.reward, parts.selection, parts.test)]
+        [[4, 2], [2, 2], [1, 1], [3, 3]]
+    """
+    counts = dataset.counts
+    sizes = {
+        "test": (
+            _part_sizes("test", counts, test_per_class or None, test_fraction or None)
+            if test is None
+            else torch.zeros_like(counts)
+        ),
+        "reward": _part_sizes("reward", counts, reward_per_class, reward_fraction),
+        "selection": _part_sizes("selection", counts, selection_per_class, selection_fraction),
+    }
+    if test is not None:
+        _check_test(dataset, test, test_per_class, test_fraction)
+    rest = counts - sum(sizes.values(), torch.zeros_like(counts))
+    sizes["train"] = _training_sizes(rest, largest, ratio)
+    _check_supply(dataset, sizes)
+
+    drawn: dict[str, list[Tensor]] = {name: [] for name in sizes}
+    for c in range(dataset.num_classes):
+        members = (dataset.targets == c).nonzero().squeeze(1)
+        members = members[torch.randperm(len(members), generator=generator)]
+        start = 0
+        for name, size in sizes.items():
+            stop = start + int(size[c])
+            drawn[name].append(members[start:stop])
+            start = stop
+    parts = {name: dataset.subset(torch.cat(indices)) for name, indices in drawn.items() if sizes[name].any()}
+    return Splits(
+        train=parts["train"], reward=parts["reward"], selection=parts["selection"], test=test or parts["test"]
+    )
+
+
+def _part_sizes(name: str, counts: Tensor, per_class: int | None, fraction: float | None) -> Tensor:
+    """How many examples of each class a part takes [C]."""
+    if (per_class is None) == (fraction is None):
+        own = ", or a test set as test" if name == "test" else ""
+        raise InputError(f"{name}_per_class, {name}_fraction: give exactly one of the two{own}.")
+    if per_class is not None:
+        if per_class < 1:
+            raise InputError(f"{name}_per_class={per_class}: the part needs at least 1 example of each class.")
+        return torch.full_like(counts, per_class)
+    assert fraction is not None
+    if not 0 < fraction < 1:
+        raise InputError(f"{name}_fraction={fraction}: give a share between 0 and 1.")
+    return (counts * fraction).round().long().clamp(min=1)
+
+
+def _training_sizes(rest: Tensor, largest: int | None, ratio: float) -> Tensor:
+    """How many examples of each class are trained on [C]; a class that has none left still asks for one."""
+    rest = rest.clamp(min=1)
+    if largest is not None:
+        return long_tailed_counts(largest, len(rest), ratio)
+    if ratio == 1:
+        return rest
+    fits, too_many = 1, int(rest[0]) + 1
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if (long_tailed_counts(middle, len(rest), ratio) <= rest).all():
+            fits = middle
+        else:
+            too_many = middle
+    return long_tailed_counts(fits, len(rest), ratio)
+
+
+def _check_supply(dataset: Dataset, sizes: dict[str, Tensor]) -> None:
+    needed = torch.stack(list(sizes.values())).sum(0)
+    short = (needed > dataset.counts).nonzero()
+    if len(short):
+        c = int(short[0])
+        parts = ", ".join(f"{int(size[c])} {name}" for name, size in sizes.items() if size[c])
+        raise InputError(
+            f"dataset {dataset.name!r}: class {dataset.class_names[c]!r} has {int(dataset.counts[c])} examples, but "
+            f"{int(needed[c])} are needed ({parts}); ask for fewer or add examples."
+        )
+
+
+def _check_test(dataset: Dataset, test: Dataset, per_class: int, fraction: float) -> None:
+    if per_class or fraction:
+        raise InputError("test: give it without test_per_class and test_fraction, which would cut a second test set.")
+    if test.class_names != dataset.class_names:
+        raise InputError(f"test: its classes are not those of dataset {dataset.name!r}; load both the same way.")
+    if test.inputs.shape[1:] != dataset.inputs.shape[1:] or test.inputs.dtype != dataset.inputs.dtype:
+        raise InputError(
+            f"test: its inputs are {test.inputs.dtype} {list(test.inputs.shape[1:])}, those of dataset "
+            f"{dataset.name!r} {dataset.inputs.dtype} {list(dataset.inputs.shape[1:])}; load both the same way."
+        )

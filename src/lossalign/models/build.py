@@ -1,0 +1,161 @@
+"""A network by its name, initialised from a generator."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lossalign.core import InputError
+from lossalign.models.densenet import DenseNet
+from lossalign.models.resnet import ResNet
+from lossalign.models.small import MLP, SmallCNN
+from lossalign.models.wide_resnet import WideResNet
+
+Shape = tuple[int, ...]
+
+_IMAGE_NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    r"resnet(\d+)": ResNet,
+    r"wrn-(\d+)-(\d+)": WideResNet,
+    r"densenet-(\d+)-(\d+)": DenseNet,
+    r"small-cnn": SmallCNN,
+}
+_KNOWN = (
+    "resnet20 (any depth 6n + 2), wrn-28-10 (depth, width), densenet-100-12 (depth, growth), small-cnn, mlp, "
+    "mlp-64-32 (hidden sizes), or module:factory for a model of your own"
+)
+
+
+def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: torch.Generator) -> nn.Module:
+    """The network called ``name``, with initial weights that depend on ``generator`` alone.
+
+    PyTorch initialises from its global stream, so one seed is drawn from ``generator`` and the network is built under
+    that seed; the global stream is left as it was.
+
+    Args:
+        name: ``resnet20`` and every other depth 6n + 2, ``wrn-28-10``, ``densenet-100-12``, ``small-cnn``, ``mlp``,
+            ``mlp-64-32`` (hidden sizes), or ``module:factory`` for a model of your own. The factory is called with
+            those of ``input_shape``, ``num_classes`` and ``in_channels`` that its signature names; a module in the
+            current directory is found.
+        input_shape: shape of one input: (channels, height, width) of an image, (features,) of a row of a table.
+        num_classes: C.
+        generator: where the initial weights come from.
+
+    Returns:
+        The network on the CPU, in the mode its factory left it in (ours: training). It maps [B, *input_shape] to
+        [B, C]; two inputs have been tried.
+
+    Example:
+        >>> model = build_model("mlp-16", input_shape=(1, 8, 8), num_classes=3, generator=torch.Generator())
+        >>> model(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 3])
+    """
+    if not input_shape or min(input_shape) < 1:
+        raise InputError(f"input_shape={input_shape}: give positive sizes such as (3, 32, 32), without the batch axis.")
+    if num_classes < 1:
+        raise InputError(f"num_classes={num_classes}: a model needs at least one output.")
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
+        if ":" in name:
+            with _importable(Path.cwd()):
+                model = _build_own(name, input_shape, num_classes)
+        else:
+            model = _build_ours(name, input_shape, num_classes)
+        _check_output(name, model, input_shape, num_classes)
+    return model
+
+
+def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+    if re.fullmatch(r"mlp(-\d+)*", name):
+        hidden = tuple(int(size) for size in name.split("-")[1:])
+        sizes = {"hidden": hidden} if hidden else {}
+        return MLP(math.prod(input_shape), num_classes=num_classes, **sizes)
+    for pattern, network in _IMAGE_NETWORKS.items():
+        if match := re.fullmatch(pattern, name):
+            if len(input_shape) != 3:
+                raise InputError(
+                    f"model={name!r} takes images (channels, height, width), but one input has shape {input_shape}; "
+                    "use mlp."
+                )
+            return network(*map(int, match.groups()), in_channels=input_shape[0], num_classes=num_classes)
+    raise InputError(f"model={name!r} is unknown; choose from {_KNOWN}.")
+
+
+def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+    factory = _find_factory(name)
+    offered = {"input_shape": input_shape, "num_classes": num_classes, "in_channels": input_shape[0]}
+    signature = inspect.signature(factory)
+    by_keyword = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    accepted = {p.name for p in signature.parameters.values() if p.kind in by_keyword}
+    arguments = {key: value for key, value in offered.items() if key in accepted}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise InputError(
+            f"model={name!r}: the factory's signature is {signature}, but it is called with {', '.join(offered)} at "
+            "most; give its other arguments defaults."
+        ) from error
+    model = factory(**arguments)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model={name!r}: the factory returned a {type(model).__name__}; return a torch.nn.Module.")
+    return model
+
+
+def _find_factory(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or module_name.startswith(".") or not attribute:
+        raise InputError(f"model={name!r}: write module:factory, e.g. my_models:make.")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"model={name!r}: there is no module {error.name!r}; run from the folder that holds it, or install it."
+        ) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise InputError(f"model={name!r}: module {module_name!r} has no function or class {attribute!r}; define it.")
+    found: Callable[..., Any] = factory
+    return found
+
+
+def _check_output(name: str, model: nn.Module, input_shape: Shape, num_classes: int) -> None:
+    """Try two inputs, in eval mode so that no running statistic moves."""
+    modes = [(module, module.training) for module in model.modules()]
+    first = next(model.parameters(), torch.empty(0))
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros(2, *input_shape, device=first.device))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise InputError(
+            f"model={name!r} cannot process inputs of shape {input_shape} ({error}); choose another model."
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if shape != (2, num_classes):
+        raise InputError(
+            f"model={name!r} maps inputs (2, *{input_shape}) to {shape}; it must return a tensor of shape "
+            f"(2, {num_classes}), one logit for each class."
+        )
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

@@ -1,0 +1,33 @@
+import sys
+
+import torch
+from sklearn import datasets
+
+from lossalign.data import load_digits
+
+
+def test_digits_equal_those_of_scikit_learn_pixel_for_pixel():
+    oracle = datasets.load_digits()
+    digits = load_digits()
+    assert digits.inputs.dtype is torch.float32
+    assert torch.equal(digits.inputs[:, 0], torch.from_numpy(oracle.images / 16).float())
+    assert torch.equal(digits.targets, torch.from_numpy(oracle.target))
+    assert digits.class_names == tuple("0123456789")
+
+
+def test_digits_fill_the_range_from_0_to_1():
+    inputs = load_digits().inputs
+    assert (float(inputs.min()), float(inputs.max())) == (0.0, 1.0)
+
+
+def test_the_file_that_ships_is_small():
+    from importlib import resources
+
+    file = resources.files("lossalign.data").joinpath("digits.npz")
+    with resources.as_file(file) as path:
+        assert path.stat().st_size < 200_000
+
+
+def test_loading_needs_no_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert len(load_digits()) == 1797

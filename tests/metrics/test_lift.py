@@ -1,0 +1,28 @@
+"""Every metric lifted over children equals the metric of each child."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lossalign.metrics import METRICS, MeanCost, metric_named, over_children
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_vmap_equals_a_loop(name: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    size = 2 if name.endswith("binary") else 7
+    outputs = torch.randn(3, 60, size, generator=g).round(decimals=1)
+    targets = torch.randint(0, min(size, 6), (3, 60), generator=g)  # class 6 has no samples
+    metric = MeanCost(torch.rand(7, 7, generator=g)) if name == "mean-cost" else metric_named(name, size)
+    assert metric.vectorised
+    lifted, looped = (over_children(metric, vectorised, outputs, targets) for vectorised in (True, False))
+    assert lifted.shape == (3,)
+    torch.testing.assert_close(lifted, looped)
+    torch.testing.assert_close(looped[1], metric(outputs[1], targets[1]))
+
+
+def test_a_function_may_return_more_than_a_number() -> None:
+    outputs, targets = torch.arange(12.0).view(2, 3, 2), torch.zeros(2, 3, dtype=torch.long)
+    for vectorised in (True, False):
+        assert over_children(lambda o, t: o.sum(0), vectorised, outputs, targets).tolist() == [[6, 9], [24, 27]]
