@@ -44,6 +44,9 @@ class Flags(RunConfig):
     json: bool = False
     """Print the result as JSON instead of a table."""
 
+    def __post_init__(self) -> None:
+        """Nothing is checked here: tyro would word the error; ``config`` checks."""
+
     def config(self) -> RunConfig:
         """The run alone."""
         return RunConfig(**{field.name: getattr(self, field.name) for field in fields(RunConfig)})

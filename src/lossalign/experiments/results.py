@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from dataclasses import asdict, dataclass
@@ -121,8 +122,12 @@ def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
     _, arm, child = min(scored, key=lambda item: item[0])
     state = experiment.populations[arm.population].children.child_state(child, "best")
     path = folder.path / "best.safetensors"
-    described = {"method": arm.method, "seed": str(arm.seed), "child": str(child - arm.start)}
-    save_file({n: t.detach().cpu().contiguous().clone() for n, t in state.items()}, path, metadata=described)
+    described = {"format": "lossalign-weights", "method": arm.method, "seed": arm.seed, "child": child - arm.start}
+    save_file(
+        {n: t.detach().cpu().contiguous().clone() for n, t in state.items()},
+        path,
+        metadata={"lossalign": json.dumps(described)},
+    )
     return path
 
 

@@ -76,7 +76,7 @@ def phi_figure(run: Path) -> Path:
 
     The method is ``ala`` if the run has it, otherwise the first that is not ``fixed``. A group whose parameters speak
     of one class, or of none, is drawn as lines coloured by class; a group of class pairs as matrices at up to four
-    moments.
+    moments. Groups that never moved are left out if another did.
 
     Args:
         run: the run folder.
@@ -87,6 +87,7 @@ def phi_figure(run: Path) -> Path:
     read = RunFolder.read(run)
     method = min(read.methods, key=lambda name: (name != "ala", name == "fixed"))
     groups, iterations = read_groups(read, method)
+    groups = [group for group in groups if group.moved] or groups
     children = groups[0].values.shape[1]
     heights = [3.4 if group.of_pairs else 3.8 for group in groups]
     title = f"{read.task}: Φ under {method}, mean of {children} {'child' if children == 1 else 'children'}"

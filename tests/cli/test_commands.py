@@ -1,0 +1,161 @@
+"""The command line as a user meets it: what it prints, its exit codes, and that it never shows a traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lossalign.cli.main import run_command
+
+SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
+
+
+def test_help_names_commands_and_tasks(capsys):
+    assert run_command([]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("train", "compare", "data", "policy", "digits-lt", "table:FILE"))
+
+
+def test_help_of_a_task_shows_its_own_defaults(capsys):
+    with pytest.raises(SystemExit) as leave:
+        run_command(["compare", "digits-lt", "--help"])
+    assert leave.value.code == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--ratio FLOAT Largest over smallest training class; 1 leaves classes as they are. (default: 20.0)" in said
+
+
+def test_version(capsys):
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("lossalign ")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["fly"], "command 'fly' is unknown"),
+        (["train", "--children", "3"], "the task comes first"),
+        (["train", "mnist"], "task 'mnist' is unknown; choose from digits"),
+        (["train", "digits", "--children", "0"], "children=0: train at least 1"),
+        (["train", "digits", "--every", "9999"], "every=9999"),
+        (["train", "digits", "--metric", "luck"], "metric 'luck' is unknown"),
+        (["train", "digits", "--model", "resnet9"], "6n + 2"),
+        (["train", "digits", "--model", "nowhere:factory"], "nowhere"),
+        (["train", "digits", "--loss", "hinge"], "loss 'hinge' is unknown"),
+        (["train", "digits", "--preset", "best"], "preset='best'"),
+        (["train", "digits", "--methods", "magic"], "method 'magic' is unknown"),
+        (["train", "digits", "--methods", "post-hoc-offsets"], "add it to the methods"),
+        (["train", "digits", "--switches", "returns=many"], "returns=many"),
+        (["train", "digits", "--policy", "nothing.safetensors"], "nothing.safetensors is not a file"),
+        (["train", "digits", "--reward-per-class", "500"], "has 178 examples"),
+        (["train", "digits", "--device", "abacus"], "device='abacus'"),
+        (["train", "digits", "--resume", "--overwrite"], "choose one of the two"),
+        (["train", "cifar10", "--data", "nowhere"], "lossalign data fetch cifar10"),
+        (["train", "digits", "--learning-rate", "1e30", *SMALL], "step 1: the training loss of child 0"),
+        (["data", "check", "cifar10", "--data", "nowhere"], "cifar10"),
+        (["data", "fetch", "mnist"], "mnist"),
+        (["policy", "show", "nothing.safetensors"], "not a file"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys, args, message):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(args) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") or "\nerror: " in said
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_train_shows_its_result_and_its_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["train", "digits-lt", *SMALL]) == 0
+    said = capsys.readouterr()
+    assert "balanced error (%) on the selection split" in said.out
+    assert "runs/train-digits-lt/curves.png" in said.out
+    assert "engine vmap on cpu" in said.err
+    assert (tmp_path / "runs/train-digits-lt/phi.png").exists()
+
+
+def test_an_existing_run_is_refused_then_overwritten_then_resumed(tmp_path, capsys):
+    args = ["train", "digits-lt", *SMALL, "--out", str(tmp_path / "run")]
+    assert run_command(args) == 0
+    assert run_command(args) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert run_command([*args, "--overwrite"]) == 0
+    assert run_command([*args, "--resume", "--final"]) == 0
+    assert run_command([*args, "--resume", "--final"]) == 2
+    assert "a test set is used once" in capsys.readouterr().err
+
+
+def test_compare_prints_json_when_asked(tmp_path, capsys):
+    args = ["compare", "digits-lt", *SMALL, "--out", str(tmp_path / "run"), "--json", "--final"]
+    assert run_command(args) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["split"] == "test"
+    assert set(result["rows"]) >= {"fixed", "ala", "random-walk", "post-hoc-offsets"}
+    assert result["rows"]["ala"]["policies"] == 2
+
+
+def test_compare_says_whether_ala_won(tmp_path, capsys):
+    args = ["compare", "digits-lt", *SMALL, "--iterations", "200", "--out", str(tmp_path / "run")]
+    assert run_command(args) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "points against fixed:" in said
+    assert "R² of reward on actions along the random walk" in said
+
+
+def test_a_policy_is_shown_exported_and_used_again(tmp_path, capsys):
+    run, exported = tmp_path / "run", tmp_path / "policies" / "mine.safetensors"
+    assert run_command(["train", "digits-lt", *SMALL, "--out", str(run)]) == 0
+    assert run_command(["policy", "export", str(run), "--seed", "1", "--out", str(exported)]) == 0
+    assert exported.read_bytes() == (run / "policy-1.safetensors").read_bytes()
+    assert run_command(["policy", "show", str(run)]) == 0
+    assert "15 → 32 → 32 → 3" in capsys.readouterr().out
+    again = ["train", "digits-lt", *SMALL, "--policy", str(exported), "--freeze", "--out", str(tmp_path / "again")]
+    assert run_command(again) == 0
+    assert run_command(["policy", "export", str(run), "--seed", "9", "--out", str(exported)]) == 2
+
+
+def test_data_list_says_what_is_there(tmp_path, capsys):
+    assert run_command(["data", "list", "--data", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "digits: in the package" in said
+    assert "cifar10: not in" in said
+
+
+def test_own_table_own_model_own_metric(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    np.savez(tmp_path / "mine.npz", X=rng.normal(size=(300, 5)) + y[:, None], y=y)
+    (tmp_path / "my_things.py").write_text(
+        "import torch\n"
+        "def model(input_shape, num_classes):\n"
+        "    return torch.nn.Linear(input_shape[0], num_classes)\n"
+        "def recall_of_class_2(outputs, targets):\n"
+        "    return (outputs.argmax(-1) == 2)[targets == 2].float().mean()\n"
+        "recall_of_class_2.higher_is_better = True\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    args = ["--model", "my_things:model", "--metric", "my_things:recall_of_class_2", "--learning-rate", "0.01"]
+    assert run_command(["train", "table:mine.npz", *SMALL, *args, "--out", "run", "--json"]) == 0
+    assert 0.5 < json.loads(capsys.readouterr().out)["rows"]["ala"]["mean"] <= 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT is a Unix signal")
+def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "lossalign", "train", "digits-lt", "--children", "2", "--out", str(out)]
+    process = subprocess.Popen([*command, "--iterations", "30000"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "metrics.jsonl").exists():
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert (out / "checkpoint-aligned.pt").exists()

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lossalign.experiments.analysis import learnable, r_squared
+from lossalign.experiments.statistics import paired, t_quantile
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 200])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_t_quantile_is_students(degrees, confidence):
+    expected = stats.t.ppf((1 + confidence) / 2, degrees)
+    assert t_quantile(degrees, confidence) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_interval_is_scipys_paired_t_interval():
+    rng = np.random.default_rng(0)
+    values, baseline = rng.normal(size=8), rng.normal(size=8)
+    low, high = stats.ttest_rel(values, baseline).confidence_interval(0.95)
+    row = paired(values, baseline, higher_is_better=False)
+    assert row.difference - row.half_width == pytest.approx(low, rel=1e-4)
+    assert row.difference + row.half_width == pytest.approx(high, rel=1e-4)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=8), st.floats(-10, 10))
+def test_a_shift_common_to_both_changes_nothing_but_the_mean(values, shift):
+    values, baseline = np.array(values), np.linspace(0, 1, len(values))
+    here, there = paired(values, baseline, True), paired(values + shift, baseline + shift, True)
+    assert here.difference == pytest.approx(there.difference, abs=1e-9)
+    assert here.half_width == pytest.approx(there.half_width, abs=1e-6)
+
+
+def test_wins_follow_the_direction():
+    values, baseline = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0])
+    assert paired(values, baseline, higher_is_better=True).wins == 1
+    assert paired(values, baseline, higher_is_better=False).wins == 1
+
+
+def test_one_policy_gives_no_interval():
+    assert paired(np.array([1.0]), np.array([2.0]), higher_is_better=False).half_width is None
+
+
+def walk(effect, steps=200, children=10, parameters=4, horizon=5, seed=0):
+    """A random walk whose moves change the reward ``horizon`` − 1 steps later by ``effect``."""
+    rng = np.random.default_rng(seed)
+    moves = rng.integers(-1, 2, (steps, children, parameters)).astype(float)
+    rewards = rng.normal(size=(steps, children))
+    rewards[horizon:] += effect * moves[1 : steps - horizon + 1, :, 0]
+    return np.cumsum(moves, 0), rewards
+
+
+def test_a_delayed_effect_of_actions_is_found():
+    phi, rewards = walk(effect=2.0)
+    found = learnable(phi, rewards, horizon=5)
+    assert found.r2 > 0.1
+    assert found.null < 0.02
+
+
+def test_nothing_to_learn_looks_like_chance():
+    phi, rewards = walk(effect=0.0)
+    found = learnable(phi, rewards, horizon=5)
+    assert found.r2 < 2 * found.null
+
+
+def test_r_squared_is_scikit_learns():
+    from sklearn.linear_model import LinearRegression
+
+    rng = np.random.default_rng(1)
+    actions, returns = rng.normal(size=(50, 3)), rng.normal(size=50)
+    expected = LinearRegression().fit(actions, returns).score(actions, returns)
+    assert r_squared(actions, returns) == pytest.approx(expected)
+
+
+def test_too_few_decisions_are_no_answer():
+    phi, rewards = walk(effect=1.0, steps=6, children=1)
+    assert learnable(phi, rewards, horizon=5) is None
+    assert learnable(phi, rewards, horizon=10) is None
