@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/lossalign compare digits-lt --out runs/demo --overwrite --final
+	$(BIN)/lossalign compare digits-lt --seeds 4 --out runs/demo --overwrite --final
 
 test: setup
 	$(BIN)/ruff format --check .

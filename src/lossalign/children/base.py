@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from lossalign.core import InputError
+
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(outputs, targets, phi) → per-example losses [B], for one child."""
 
@@ -42,7 +44,7 @@ class Member:
     """One child to be.
 
     Args:
-        model: its network, freshly initialised.
+        model: its network, freshly initialised; the engine trains a copy.
         seed: children with the same seed see the same batches: paired rivals.
         stream: makes its batch stream.
     """
@@ -83,6 +85,16 @@ class Children(ABC):
         """Go on exactly from ``state``."""
 
 
+def check_state(state: dict[str, Any], engine: str, count: int) -> None:
+    """Refuse the state of another engine, or of another number of children."""
+    found = state.get("engine"), state.get("children")
+    if found != (engine, count):
+        raise InputError(
+            f"state: it holds {found[1]} children of the {found[0]} engine, this run has {count} of the {engine} "
+            "engine; resume with the same children and engine."
+        )
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """bfloat16 autocast, or nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
@@ -111,7 +123,9 @@ class IsolatedRng:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         with self._forked():
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed GPUs that are not forked
+            if self._cuda:
+                torch.cuda.manual_seed(seed)
             self._save()
 
     def _forked(self) -> AbstractContextManager[None]:

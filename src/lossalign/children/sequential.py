@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lossalign.children.base import CHUNK, Children, IsolatedRng, LossFunction, Member, Weights, autocast
+from lossalign.children.base import CHUNK, Children, IsolatedRng, LossFunction, Member, Weights, autocast, check_state
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
@@ -24,10 +24,10 @@ class SequentialChildren(Children):
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
         self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
-        self._models = [member.model.to(self._device) for member in members]
+        self._models = [copy.deepcopy(member.model).to(self._device) for member in members]
         self._streams = [member.stream() for member in members]
         self._rngs = [IsolatedRng(member.seed, self._device) for member in members]
-        self._momenta = [[torch.zeros_like(p) for p in model.parameters()] for model in self._models]
+        self._momenta = [[torch.zeros_like(p) for p in _trained(model)] for model in self._models]
         self._averaged = [_copied(model.state_dict()) for model in self._models]
         self._best = [_copied(state) for state in self._averaged]
 
@@ -44,14 +44,14 @@ class SequentialChildren(Children):
 
     def _train(self, child: int, iterations: int, phi: Tensor) -> Tensor:
         model, stream = self._models[child].train(), self._streams[child]
-        weights: list[Tensor] = list(model.parameters())
+        weights = _trained(model)
         total = torch.zeros((), device=self._device)
         for iteration in range(self.iteration, self.iteration + iterations):
             inputs, targets = stream.next()
             with autocast(self._device, self._recipe.precision):
                 outputs = model(inputs)
             loss = self._loss(outputs, targets, phi).mean()
-            grads = torch.autograd.grad(loss, weights)
+            grads = torch.autograd.grad(loss, weights, materialize_grads=True)
             sgd_(weights, grads, self._momenta[child], self._recipe, learning_rate(self._recipe, iteration))
             average_(self._averaged[child], model.state_dict(), average_decay(self._recipe.average, iteration))
             total += loss.detach()
@@ -65,7 +65,9 @@ class SequentialChildren(Children):
     def _outputs(self, child: int, inputs: Tensor, weights: Weights) -> Tensor:
         model, state = self._models[child].eval(), self.child_state(child, weights)
         with autocast(self._device, self._recipe.precision):
-            parts = [torch.func.functional_call(model, state, (chunk,)) for chunk in inputs.split(CHUNK)]
+            parts = [
+                torch.func.functional_call(model, state, (chunk,), tie_weights=False) for chunk in inputs.split(CHUNK)
+            ]
         return torch.cat(parts).float()
 
     def keep_best(self, better: Tensor) -> None:
@@ -82,6 +84,8 @@ class SequentialChildren(Children):
     def state_dict(self) -> dict[str, Any]:
         """Weights, momenta, averages, best weights, streams and random states."""
         return {
+            "engine": "sequential",
+            "children": self.count,
             "iteration": self.iteration,
             "models": [model.state_dict() for model in self._models],
             "momenta": self._momenta,
@@ -93,6 +97,7 @@ class SequentialChildren(Children):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
+        check_state(state, "sequential", self.count)
         state = copy.deepcopy(state)
         self.iteration = state["iteration"]
         for model, weights in zip(self._models, state["models"], strict=True):
@@ -105,6 +110,10 @@ class SequentialChildren(Children):
             stream.load_state_dict(at)
         for rng, at in zip(self._rngs, state["rngs"], strict=True):
             rng.state = {name: t.cpu() for name, t in at.items()}
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:

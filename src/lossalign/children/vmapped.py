@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from lossalign.children.base import (
@@ -19,13 +19,14 @@ from lossalign.children.base import (
     Stream,
     Weights,
     autocast,
+    check_state,
     shared_inputs,
 )
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
 Stacked = dict[str, Tensor]
-"""Weights or buffers of all children by name, each [N, …]."""
+"""Weights or buffers of all children by name, each [N, …]; a frozen weight is a buffer."""
 
 
 class VmapChildren(Children):
@@ -41,10 +42,13 @@ class VmapChildren(Children):
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
         self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
-        self._module = copy.deepcopy(members[0].model).to("meta")
+        self._module = copy.deepcopy(members[0].model)
         weights, buffers = stack_module_state([member.model for member in members])
-        self._weights: Stacked = {name: tensor.detach().to(self._device) for name, tensor in weights.items()}
-        self._buffers: Stacked = {name: tensor.detach().to(self._device) for name, tensor in buffers.items()}
+        self._names = _stacked_names(members[0].model)
+        trained = [name for name, tensor in weights.items() if tensor.requires_grad]
+        stacked = {name: tensor.detach().to(self._device) for name, tensor in (weights | buffers).items()}
+        self._weights: Stacked = {name: stacked.pop(name) for name in trained}
+        self._buffers: Stacked = stacked
         self._momenta = [torch.zeros_like(tensor) for tensor in self._weights.values()]
         self._averaged = {name: tensor.clone() for name, tensor in self._state().items()}
         self._best = {name: tensor.clone() for name, tensor in self._averaged.items()}
@@ -118,11 +122,14 @@ class VmapChildren(Children):
 
     def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
         """A plain ``state_dict`` of one child."""
-        return {name: tensor[child] for name, tensor in self._which(weights).items()}
+        state = self._which(weights)
+        return {name: state[stacked][child] for name, stacked in self._names.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, momenta, averages, best weights, streams and the random state."""
         return {
+            "engine": "vmap",
+            "children": self.count,
             "iteration": self.iteration,
             "weights": self._weights,
             "buffers": self._buffers,
@@ -135,6 +142,7 @@ class VmapChildren(Children):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
+        check_state(state, "vmap", self.count)
         to = self._device
         self.iteration = state["iteration"]
         for mine, theirs in (
@@ -148,3 +156,9 @@ class VmapChildren(Children):
         for stream, at in zip(self._streams, state["streams"], strict=True):
             stream.load_state_dict(at)
         self._rng.state = {name: tensor.cpu().clone() for name, tensor in state["rng"].items()}
+
+
+def _stacked_names(model: nn.Module) -> dict[str, str]:
+    """For every entry of a ``state_dict``, under which name its tensor is stacked: tied weights are stacked once."""
+    name_of = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    return {name: name_of[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items()}

@@ -35,29 +35,30 @@ def difference(row: Paired, percent: bool) -> str:
 
 def result_table(result: Result) -> Table:
     """One row for each method."""
-    unit = " (%)" if result.percent else ""
-    name = result.metric.replace("-", " ")
-    way = "higher" if result.higher_is_better else "lower"
-    policies = next(iter(result.rows.values())).policies
-    table = Table(
-        title=f"{name}{unit} on the {result.split} split, {way} is better",
-        caption=f"selected: weights picked on the selection split; last: weights at the end; ±: 95 % over {policies} "
-        "paired policies",
-    )
+    compared = len(result.rows) > 1
+    table = Table()
     table.add_column("method", no_wrap=True)
-    for column in ("selected", f"against {result.baseline}", "wins", "last"):
+    columns = ("selected", f"against {result.baseline}", "wins", "last") if compared else ("selected", "last")
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for method, row in result.rows.items():
-        last = result.last[method]
-        table.add_row(
-            method,
-            in_units(row.mean, result.percent),
-            difference(row, result.percent),
-            "–" if row.wins is None else f"{row.wins} of {row.policies}",
-            in_units(last.mean, result.percent),
-            style="bold" if method == "ala" else "",
-        )
+        wins = "–" if row.wins is None else f"{row.wins} of {row.policies}"
+        against = (difference(row, result.percent), wins) if compared else ()
+        cells = (in_units(row.mean, result.percent), *against, in_units(result.last[method].mean, result.percent))
+        table.add_row(method, *cells, style="bold" if method == "ala" else "")
     return table
+
+
+def heading(result: Result) -> str:
+    """What the table shows."""
+    unit, way = " (%)" if result.percent else "", "higher" if result.higher_is_better else "lower"
+    policies = next(iter(result.rows.values())).policies
+    number = "1 policy" if policies == 1 else f"{policies} policies"
+    return (
+        f"{result.metric.replace('-', ' ')}{unit} on the {result.split} split, {way} is better; mean over {number}.\n"
+        "selected: weights picked on the selection split; last: weights at the end"
+        + ("; ± 95 % of the paired difference." if policies > 1 and len(result.rows) > 1 else ".")
+    )
 
 
 def verdict(result: Result) -> str | None:
@@ -77,6 +78,7 @@ def verdict(result: Result) -> str | None:
 
 def print_result(result: Result, console: Console) -> None:
     """The table, the verdict, whether there was anything to learn, and the files."""
+    console.print(heading(result), highlight=False, markup=False)
     console.print(result_table(result))
     sentence = verdict(result)
     if sentence:

@@ -171,7 +171,7 @@ class LearningController:
         """Everything, as plain tensors."""
         return {
             "phi": self._phi,
-            "memory": None if self._memory is None else vars(self._memory),
+            "memory": None if self._memory is None else dict(vars(self._memory)),
             "before": self._before,
             "reward": self._reward.state_dict(),
             "replay": self._replay.state_dict(),

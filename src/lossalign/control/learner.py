@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -97,10 +98,10 @@ class Learner:
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """θ and Adam's moments."""
-        return {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """θ and Adam's moments, as copies: learning on does not change them."""
+        return deepcopy({"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # Adam would write into the given moments

@@ -58,6 +58,11 @@ class Preset:
     parameters: int = 4096
     """Parameters kept per child and step in the replay memory, at most."""
 
+    def __post_init__(self) -> None:
+        for name in ("evaluations", "returns", "replay", "batch", "updates", "history", "parameters"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: it must be at least 1.")
+
 
 def paper() -> Preset:
     """The paper as printed: Eq. 6, raw weights, Eq. 4 at every iteration, sign reward, T = 1. It collapses."""
@@ -96,7 +101,7 @@ def default() -> Preset:
         returns=5,
         zero_bias=0.5,
         entropy_bonus=0.05,
-        updates=4,
+        updates=8,
         clip=0.2,
         sensitivity=True,
         reset=5.0,

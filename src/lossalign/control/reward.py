@@ -6,7 +6,7 @@ Metrics arrive here as errors: lower is better.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ def evaluation_points(evaluation: Evaluation, every: int, evaluations: int) -> l
         >>> evaluation_points("literal", every=3, evaluations=1)
         [1, 2, 3]
     """
+    if evaluation not in get_args(Evaluation):
+        raise InputError(f"evaluation={evaluation!r}: choose from {get_args(Evaluation)}.")
+    if every < 1 or evaluations < 1:
+        raise InputError(f"every={every}, evaluations={evaluations}: a step is measured at least once; give 1 or more.")
     if evaluation != "window":
         return list(range(1, every + 1))
     stride = max(1, every // 20)
@@ -145,7 +149,8 @@ class RelativeReward(Reward):
         self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean()
         self.seen = self.seen + 1
         deviation = (self.square / (1 - self.decay**self.seen)).sqrt()
-        return (gain / deviation.clamp(min=1e-12)).clamp(-5, 5)
+        rounding = 1e-6 * torch.maximum(before.abs(), after.abs()).max()  # equal improvements are not quite equal
+        return (gain / torch.maximum(deviation, rounding).clamp(min=1e-12)).clamp(-5, 5)
 
     def state_dict(self) -> dict[str, Any]:
         """The running averages."""

@@ -82,7 +82,7 @@ class RunConfig:
     freeze: bool = False
     """Use that policy as it is, without learning."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """cpu, cuda, or auto: a GPU if there is one."""
     engine: Engine = "auto"
     """auto, sequential or vmap."""
 

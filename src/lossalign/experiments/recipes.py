@@ -1,4 +1,7 @@
-"""Recipes: functions that return a whole run. The settings are those measured in docs/results.md."""
+"""Recipes: functions that return a whole run.
+
+Tiny networks train on the CPU unless told otherwise: there, one vmapped call trains all children (docs/performance.md).
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ def digits(**changes: Any) -> RunConfig:
         iterations=1200,
         every=10,
         children=20,
+        device="cpu",
     )
     return base.changed(changes)
 
@@ -95,6 +99,7 @@ def table(path: str, **changes: Any) -> RunConfig:
         iterations=2000,
         every=20,
         learning_rate=0.05,
+        device="cpu",
     )
     return base.changed(changes)
 

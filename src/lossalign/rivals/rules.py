@@ -28,7 +28,7 @@ class ProportionalRule:
     """Told that classes matter equally: offsets follow the validation loss of each class."""
 
     def __init__(self, spec: ParameterSpec, *, children: int) -> None:
-        self._spec, self._offsets = spec, spec.slices["offsets"]
+        self._spec, self._offsets = spec, spec.select(["offsets"])
         self._phi = spec.initial.expand(children, -1).clone()
 
     @property

@@ -73,11 +73,12 @@ def fixed(spec: ParameterSpec, children: int) -> ScheduledController:
 
 def designed(spec: ParameterSpec, children: int, group: str, values: Tensor, since: float = 0.0) -> ScheduledController:
     """One group at ``values`` from ``since`` (a fraction of the run) on, everything else at its start."""
+    where = spec.select([group])
 
     def schedule(progress: float) -> Tensor:
         phi = spec.initial.clone()
         if progress >= since:
-            phi[spec.slices[group]] = values
+            phi[where] = values
         return phi
 
     return ScheduledController(spec, children=children, schedule=schedule)

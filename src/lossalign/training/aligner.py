@@ -29,12 +29,16 @@ def forward_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def evaluating(model: nn.Module, weights: dict[str, Tensor] | None) -> Iterator[None]:
-    """Eval mode, no gradients, and ``weights`` in place of the model's own; everything is put back afterwards."""
+    """Eval mode, no gradients, and ``weights`` in place of the model's own; everything is put back afterwards.
+
+    So is torch's global random stream, from which every pass over a ``DataLoader`` draws.
+    """
+    gpus = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     modes = [(module, module.training) for module in model.modules()]
     live = model.state_dict()
     saved = {} if weights is None else {name: tensor.clone() for name, tensor in live.items()}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(list(gpus)):
             if weights is not None:
                 _copy_into(live, weights)
             model.eval()
@@ -61,7 +65,7 @@ class Aligner:
         loss: an ``AdaptiveLoss``.
         metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
             or ``(model, loader) -> float`` with ``higher_is_better`` said.
-        val_loader: batches ``(inputs, targets)`` that the model does not train on.
+        val_loader: batches ``(inputs, targets)`` that the model does not train on, in the same order every time.
         total_steps: optimiser iterations of the whole run.
         every: K, iterations between two moves of Φ; a hundredth of the run, at most 200, if not given.
         preset: the controller's switches, ``lossalign.default()`` if not given.
@@ -160,6 +164,7 @@ class Aligner:
         current = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         if self._averaged is None:
             self._averaged = {name: tensor.clone() for name, tensor in current.items()}
+        self._averaged = {name: tensor.to(current[name].device) for name, tensor in self._averaged.items()}
         decay = 1 - 1 / max(1.0, self.preset.average * self.every)
         average_(self._averaged, current, average_decay(decay, self._iteration))
 
@@ -168,15 +173,17 @@ class Aligner:
         with evaluating(model, self._averaged):
             if isinstance(self.metric, PipelineMetric):
                 return self._pipeline_error(model)
-            batches = [self._next_batch()] if self.preset.evaluation == "minibatch" else self._loader
-            outputs, targets = self._outputs(model, batches)
+            if self.preset.evaluation == "minibatch":
+                outputs, targets = self._outputs(model, [self._next_batch()])
+                self.loss.check_targets(targets[0], "val_loader")
+            else:
+                outputs, targets = self._validate(model)
         return error(self.metric, measure(self.metric, outputs, targets, self._number))
 
     def _finish(self, model: nn.Module) -> None:
         """The last measurement of a step; its outputs give the statistics too."""
         with evaluating(model, self._averaged):
-            outputs, targets = self._outputs(model, self._loader)
-            check_validation(self.loss, targets[0].cpu(), "val_loader")
+            outputs, targets = self._validate(model)
             if isinstance(self.metric, PipelineMetric):
                 metric, now = None, self._pipeline_error(model)
             else:
@@ -185,16 +192,16 @@ class Aligner:
         self._values.append(now)
         errors = discounted_metric(torch.stack(self._values), self.preset.gamma, self._points)
         progress = min(1.0, self._iteration / self.total_steps)
-        seen = observe(
-            self.loss, metric if self.preset.sensitivity else None, outputs, targets, errors, progress=progress
-        )
         self._history.append(self.phi)
         self._values = []
         if float(now) < self._best_error:
             weights = model.state_dict() if self._averaged is None else self._averaged
             self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
             self._best_error = float(now)
-        self._controller.step(seen)
+        # The controller's own arithmetic is float32 even where the user's loop is not.
+        with torch.autocast(outputs.device.type, enabled=False), torch.autocast("cpu", enabled=False):
+            sensed = metric if self.preset.sensitivity else None
+            self._controller.step(observe(self.loss, sensed, outputs, targets, errors, progress=progress))
 
     @property
     def _number(self) -> int:
@@ -205,6 +212,12 @@ class Aligner:
         value = torch.as_tensor(self.metric(model, self._loader), dtype=torch.float32).reshape(1)
         check_finite(value, "metric", self._number)
         return error(self.metric, value)
+
+    def _validate(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of the whole loader, after a look at the labels."""
+        outputs, targets = self._outputs(model, self._loader)
+        check_validation(self.loss, targets[0].cpu(), "val_loader")
+        return outputs, targets
 
     def _outputs(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Outputs [1, V, …] and targets [1, V] of one child."""
@@ -219,7 +232,7 @@ class Aligner:
         """Validation batches in turn, over and over."""
         batch = next(self._batches, None)
         if batch is None:
-            self._batches = iter(self._loader)
+            self._batches, self._drawn = iter(self._loader), 0
             batch = next(self._batches, None)
         if batch is None:
             raise InputError("val_loader: it is empty; give at least two validation samples.")
@@ -228,14 +241,19 @@ class Aligner:
 
     def _peek(self) -> None:
         """Find what is wrong with the validation loader before anything is trained."""
-        batch = next(iter(self._loader), None)
+        with torch.random.fork_rng([]):
+            batches = iter(self._loader)
+            batch = next(batches, None)
+        if batches is self._loader:
+            raise InputError("val_loader: it can be read only once; give a list or a DataLoader, not an iterator.")
         if batch is None:
             raise InputError("val_loader: it is empty; give at least two validation samples.")
         if self._forward is forward_pair:
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+            if not pair or not all(isinstance(part, Tensor) for part in batch):
                 raise InputError(
-                    "val_loader: its batches are not pairs (inputs, targets); pass forward=… to say how to get "
-                    "(outputs, targets) from one."
+                    "val_loader: its batches are not pairs of tensors (inputs, targets); pass forward=… to say how to "
+                    "get (outputs, targets) from one."
                 )
             self.loss.check_targets(batch[1], "val_loader")
 
@@ -262,5 +280,7 @@ class Aligner:
             for name in ("averaged", "best")
         }
         self._averaged, self._best = copied["averaged"], copied["best"]
-        for _ in range(state["drawn"]):
-            self._next_batch()
+        self._batches = iter(())
+        with torch.random.fork_rng([]):
+            for _ in range(state["drawn"]):
+                self._next_batch()

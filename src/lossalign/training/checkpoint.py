@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def previous(path: Path) -> Path:
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` (tensors, numbers, strings, lists, dicts): a torch file and its SHA-256 behind it.
 
-    The old file becomes ``previous(path)``; a crash at any moment leaves at least one readable checkpoint.
+    The old file becomes ``previous(path)``, but only once the new one is in place: a crash at any moment leaves a
+    readable checkpoint, even if the old file was damaged and ``previous(path)`` is the one that a run went on from.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -35,9 +37,21 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         file.write(hashlib.sha256(payload).digest())
         file.flush()
         os.fsync(file.fileno())
-    if path.exists():
-        os.replace(path, previous(path))
+    old = path.with_name(path.name + ".old") if path.exists() else None
+    if old:
+        _link(path, old)
     os.replace(beside, path)
+    if old:
+        os.replace(old, previous(path))
+
+
+def _link(path: Path, name: Path) -> None:
+    """A second name for a file, or a copy where the file system has no links."""
+    name.unlink(missing_ok=True)
+    try:
+        os.link(path, name)
+    except OSError:
+        shutil.copyfile(path, name)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -69,4 +83,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Any], str | None]:
             raise CheckpointError(
                 f"{error} There is no earlier one to fall back to; start with --overwrite."
             ) from error
-        return read_checkpoint(previous(path)), f"{error} Going on from {previous(path).name}."
+        try:
+            return read_checkpoint(previous(path)), f"{error} Going on from {previous(path).name}."
+        except CheckpointError as earlier:
+            raise CheckpointError(
+                f"{error} Nor can the earlier one be used: {earlier} Start with --overwrite."
+            ) from error

@@ -76,6 +76,8 @@ class Population:
         if sum(sizes) != children.count:
             raise InputError(f"controllers own {sum(sizes)} children, but {children.count} train.")
         for name, sets in (("reward-validation", reward), ("selection-validation", selection)):
+            if len(sets) != children.count or len({len(s.targets) for s in sets}) != 1:
+                raise InputError(f"{name}: give one set for each of {children.count} children, all of one size.")
             for some in {id(s): s for s in sets}.values():
                 check_validation(loss, some.targets, name)
         self.children, self.controllers, self.steps, self.step_count = children, controllers, steps, 0

@@ -52,8 +52,8 @@ def check_finite(values: Tensor, what: Finite, step: int) -> None:
     if bad.any():
         child = int(bad.nonzero()[0])
         raise NonFiniteError(
-            f"step {step}: the {what} of child {child} is not finite; lower the learning rate, or resume from the last "
-            "checkpoint."
+            f"step {step}: the {what} of child {child} {'are' if what == 'outputs' else 'is'} not finite; lower the "
+            "learning rate, or resume from the last checkpoint."
         )
 
 

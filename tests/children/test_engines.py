@@ -1,0 +1,261 @@
+"""Two engines, one result; and what every engine promises about its children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lossalign.children import Children, Member, Recipe, SequentialChildren, VmapChildren
+from lossalign.core import InputError
+
+Build = Callable[..., Children]
+KINDS = ("raw", "averaged", "best")
+SOME = torch.tensor([True, False, True])
+
+
+def close(one: Tensor, other: Tensor, relative: float) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return bool((one - other).abs().max() <= relative * other.abs().max())
+
+
+def assert_same(one: Children, other: Children, relative: float = 0.0) -> None:
+    """The same weights, averages, best weights and buffers; bit for bit unless ``relative`` is given."""
+    for kind in KINDS:
+        for child in range(one.count):
+            mine, theirs = one.child_state(child, kind), other.child_state(child, kind)
+            assert mine.keys() == theirs.keys()
+            for name, tensor in mine.items():
+                same = close(tensor, theirs[name], relative) if relative else torch.equal(tensor, theirs[name])
+                assert same, f"{kind} {name} of child {child}"
+
+
+def trained(children: Children, phi: Tensor) -> Children:
+    """Three iterations, best weights for some, two more."""
+    children.advance(3, phi)
+    children.keep_best(SOME[: children.count])
+    children.advance(2, phi)
+    return children
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "steps"])
+@pytest.mark.parametrize("model", ["mlp", "small-cnn", "resnet8"])
+def test_vmap_equals_sequential(
+    model: str, schedule: str, build: Build, offsets: Callable[..., Tensor], inputs: Tensor
+) -> None:
+    options = {"dtype": torch.float64, "nesterov": schedule == "steps", "schedule": schedule}
+    sequential, vmapped = (build(engine, model, **options) for engine in ("sequential", "vmap"))
+    phi = offsets(3, torch.float64)
+    trained(sequential, phi)
+    trained(vmapped, phi)
+    assert vmapped.iteration == sequential.iteration == 5
+    assert_same(vmapped, sequential, 1e-9)
+    for kind in KINDS:
+        given = [inputs, inputs, inputs[:40].clone()]
+        torch.testing.assert_close(vmapped.outputs(given, kind), sequential.outputs(given, kind), rtol=1e-6, atol=1e-6)
+    losses = sequential.advance(2, phi)
+    torch.testing.assert_close(vmapped.advance(2, phi).to(losses.dtype), losses)
+
+
+def test_each_child_trains_under_its_own_phi(engine: str, build: Build) -> None:
+    children = build(engine, seeds=(5, 5))
+    children.advance(3, torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, -2.0]]))
+    one, other = (children.child_state(child, "raw") for child in range(2))
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_children_with_one_seed_see_the_same_batches(engine: str, build: Build) -> None:
+    alone: list[Any] = []
+    build(engine, seeds=(7,), streams=alone).advance(4, torch.zeros(1, 3))
+    children = build(engine, seeds=(7, 3, 7))
+    children.advance(4, torch.zeros(3, 3))
+    first, second, third = (children.child_state(child, "raw") for child in range(3))
+    assert all(torch.equal(first[name], third[name]) for name in first)
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+    streams: list[Any] = []
+    build(engine, seeds=(3, 7, 7), streams=streams).advance(4, torch.zeros(3, 3))
+    given = [torch.stack(stream.given) for stream in streams]
+    assert all(torch.equal(batches, torch.stack(alone[0].given)) for batches in given[1:])
+
+
+@pytest.mark.parametrize("model", ["mlp", "small-cnn", "dropout"])
+def test_a_child_does_not_depend_on_the_others(model: str, build: Build, offsets: Callable[..., Tensor]) -> None:
+    phi = offsets(3)
+    together = trained(build("sequential", model, seeds=(0, 1, 2)), phi)
+    for child in range(3):
+        alone = build("sequential", model, seeds=(child,))
+        alone.advance(5, phi[child : child + 1])
+        mine, theirs = alone.child_state(0, "averaged"), together.child_state(child, "averaged")
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "dropout"])
+def test_two_short_advances_are_one_long(
+    engine: str, model: str, build: Build, offsets: Callable[..., Tensor], inputs: Tensor
+) -> None:
+    whole, parts = build(engine, model), build(engine, model)
+    whole.advance(5, offsets(3))
+    for iterations in (2, 1, 2):
+        parts.advance(iterations, offsets(3))
+        parts.outputs([inputs.float()] * 3, "raw")
+    assert_same(parts, whole)
+
+
+def test_losses_are_the_mean_over_the_iterations(engine: str, build: Build) -> None:
+    whole, parts = build(engine), build(engine)
+    each = torch.stack([parts.advance(1, torch.zeros(3, 3)) for _ in range(4)])
+    torch.testing.assert_close(whole.advance(4, torch.zeros(3, 3)), each.mean(0))
+
+
+@pytest.mark.parametrize("model", ["mlp", "dropout"])
+def test_the_global_random_stream_is_left_alone(engine: str, model: str, build: Build, inputs: Tensor) -> None:
+    before = torch.get_rng_state()
+    children = build(engine, model)
+    children.advance(2, torch.zeros(3, 3))
+    children.outputs([inputs.float()] * 3, "averaged")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_children_on_the_cpu_do_not_reseed_a_gpu(engine: str, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        reseeded: list[int] = []
+        patched.setattr(torch.cuda, "manual_seed_all", reseeded.append)
+        build(engine, lambda: nn.Linear(1, 1))
+    assert reseeded == [100, 101, 102]  # the fixture's own seeds, and no other
+
+
+def test_the_global_random_stream_does_not_reach_children(engine: str, build: Build) -> None:
+    one, other = build(engine, "dropout"), build(engine, "dropout")
+    one.advance(2, torch.zeros(3, 3))
+    torch.rand(5)
+    other.advance(2, torch.zeros(3, 3))
+    assert_same(one, other)
+
+
+def test_dropout_is_paired_by_seed_only_in_the_reference(engine: str, build: Build) -> None:
+    children = build(engine, "dropout", seeds=(5, 5))
+    children.advance(1, torch.zeros(2, 3))
+    one, other = (children.child_state(child, "raw")["3.weight"] for child in range(2))
+    assert torch.equal(one, other) == (engine == "sequential")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model", ["small-cnn", "dropout"])
+def test_a_childs_state_loads_into_a_plain_module(
+    engine: str, model: str, kind: Any, build: Build, inputs: Tensor, networks: dict[str, Callable[[], nn.Module]]
+) -> None:
+    children = trained(build(engine, model), torch.zeros(3, 3))
+    outputs = children.outputs([inputs.float()] * 3, kind)
+    for child in range(3):
+        plain = networks[model]()
+        plain.load_state_dict(children.child_state(child, kind), strict=True)
+        with torch.no_grad():
+            torch.testing.assert_close(plain.eval()(inputs.float()), outputs[child], rtol=1e-5, atol=1e-6)
+
+
+def test_evaluation_moves_nothing(engine: str, build: Build, inputs: Tensor) -> None:
+    children, other = build(engine, "small-cnn"), build(engine, "small-cnn")
+    for kind in KINDS:
+        children.outputs([inputs.float()] * 3, kind)
+    assert_same(children, other)
+
+
+def test_children_may_have_inputs_of_their_own(engine: str, build: Build, inputs: Tensor) -> None:
+    children, some = build(engine, "small-cnn"), inputs.float()
+    own = [some[:10], some[10:20], some[10:20]]
+    outputs = children.outputs(own, "raw")
+    for child in range(3):
+        torch.testing.assert_close(outputs[child], children.outputs([own[child]] * 3, "raw")[child])
+
+
+def test_long_inputs_are_cut_into_pieces_that_do_not_show(engine: str, build: Build, inputs: Tensor) -> None:
+    children, many = build(engine, "small-cnn"), inputs.float().repeat(26, 1, 1, 1)
+    torch.testing.assert_close(
+        children.outputs([many] * 3, "raw")[:, 1000:], children.outputs([inputs.float()] * 3, "raw")
+    )
+
+
+def test_best_weights_are_those_of_the_chosen_and_then_stay(engine: str, build: Build) -> None:
+    children = build(engine, "small-cnn")
+    start = [dict(children.child_state(child, "best")) for child in range(3)]
+    start = [{name: tensor.clone() for name, tensor in state.items()} for state in start]
+    children.advance(3, torch.zeros(3, 3))
+    then = [{n: t.clone() for n, t in children.child_state(child, "averaged").items()} for child in range(3)]
+    children.keep_best(SOME)
+    children.advance(3, torch.zeros(3, 3))
+    for child, expected in enumerate((then[0], start[1], then[2])):
+        best = children.child_state(child, "best")
+        assert all(torch.equal(best[name], expected[name]) for name in expected)
+        assert not torch.equal(best["linear.weight"], children.child_state(child, "averaged")["linear.weight"])
+
+
+def test_the_average_is_of_raw_weights_and_buffers(engine: str, build: Build) -> None:
+    children = build(engine, "small-cnn", dtype=torch.float64, average=0.15)
+    expected = {name: tensor.clone() for name, tensor in children.child_state(1, "raw").items()}
+    for decay in (0.1, 0.15, 0.15):
+        children.advance(1, torch.zeros(3, 3, dtype=torch.float64))
+        for name, tensor in children.child_state(1, "raw").items():
+            average = decay * expected[name] + (1 - decay) * tensor
+            expected[name] = average if tensor.is_floating_point() else tensor
+    averaged = children.child_state(1, "averaged")
+    assert averaged["norms.0.num_batches_tracked"] == 3
+    assert all(close(averaged[name], tensor, 1e-12) for name, tensor in expected.items())
+
+
+class Awkward(nn.Module):
+    """Tied, frozen and unused weights, and a buffer that is not part of the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.frozen, self.unused, self.head = nn.Linear(64, 8), nn.Linear(2, 2), nn.Linear(8, 3)
+        self.frozen.requires_grad_(False)
+        self.register_buffer("scale", torch.full((64,), 0.5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(self.first(x.flatten(1) * self.scale).relu())
+        logits: Tensor = self.head(self.frozen(hidden).relu())
+        return logits
+
+
+def test_tied_frozen_and_unused_weights_train_alike(build: Build, inputs: Tensor) -> None:
+    sequential, vmapped = (build(engine, Awkward, dtype=torch.float64) for engine in ("sequential", "vmap"))
+    start = sequential.child_state(0, "best")["frozen.weight"].clone()
+    for children in (sequential, vmapped):
+        trained(children, torch.zeros(3, 3, dtype=torch.float64))
+        plain = Awkward().double()
+        plain.load_state_dict(children.child_state(0, "averaged"), strict=True)
+        outputs = children.outputs([inputs] * 3, "averaged")[0]
+        torch.testing.assert_close(plain(inputs).detach().float(), outputs, rtol=1e-6, atol=1e-6)
+        assert torch.equal(plain.frozen.weight, start)
+        assert not torch.equal(plain.first.weight, build("sequential", Awkward).child_state(0, "raw")["first.weight"])
+    assert_same(vmapped, sequential, 1e-9)
+
+
+def test_bfloat16_keeps_float32_weights(engine: str, build: Build, inputs: Tensor) -> None:
+    children, exact = build(engine, precision="bfloat16"), build(engine)
+    losses = children.advance(3, torch.zeros(3, 3))
+    torch.testing.assert_close(losses, exact.advance(3, torch.zeros(3, 3)), rtol=0.02, atol=0.02)
+    assert children.outputs([inputs.float()] * 3, "averaged").dtype is torch.float32
+    assert children.child_state(0, "raw")["layers.0.weight"].dtype is torch.float32
+
+
+def test_the_members_models_are_left_alone(engine: str, build: Build) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    before = model[1].weight.detach().clone()
+    children = build(engine, lambda: model)
+    children.advance(2, torch.zeros(3, 3))
+    assert torch.equal(model[1].weight, before)
+    assert not torch.equal(children.child_state(0, "raw")["1.weight"], before)
+
+
+@pytest.mark.parametrize("engine_class", [SequentialChildren, VmapChildren])
+def test_no_children_are_refused(engine_class: Callable[..., Children]) -> None:
+    none: list[Member] = []
+    with pytest.raises(InputError, match="children=0: train at least 1"):
+        engine_class(none, lambda outputs, targets, phi: outputs, Recipe(iterations=1))

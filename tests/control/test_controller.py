@@ -1,0 +1,315 @@
+"""The controller moves Φ by β within its range, pays for it, learns from it, and goes on exactly from its state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lossalign.control import LearningController, Policy, Preset, default, paper, switch
+from lossalign.control.controller import decision_weights, far_behind
+from lossalign.control.state import StateLayout
+from lossalign.core import Controller, InputError, Observation, ParameterGroup, ParameterSpec, generator
+
+Look = Callable[..., Observation]
+PRESETS = pytest.mark.parametrize("preset", [paper(), default()], ids=["paper", "default"])
+BOTH = ("first", "second")
+
+
+def controller(spec: ParameterSpec, preset: Preset | None = None, seed: int = 0, **changes: Any) -> LearningController:
+    given_ = {"children": 5, "groups": BOTH, "statistics": 2, "generator": generator(seed, "control"), **changes}
+    return LearningController(spec, preset=preset or default(), **given_)
+
+
+def weights_of(policy: Policy) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
+
+
+def lost_one(*, children: int = 5) -> Tensor:
+    """Errors of which the last is far above the others."""
+    return torch.cat([0.2 + 0.01 * torch.arange(children - 1), torch.tensor([0.9])])
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    errors=st.lists(st.lists(st.floats(0, 1e6, width=32), min_size=5, max_size=5), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+)
+@PRESETS
+def test_phi_stays_in_range_and_moves_by_beta(
+    spec: ParameterSpec, look: Look, preset: Preset, errors: list[list[float]], seed: int
+) -> None:
+    one = controller(spec, preset, seed)
+    assert torch.equal(one.phi, spec.initial.expand(5, -1))
+    for t, error in enumerate(errors):
+        start = one.phi
+        told = one.step(look(t, torch.tensor(error)))
+        spec.check(one.phi)
+        start = torch.where(told["reset"].bool()[:, None], spec.initial, start)
+        reachable = torch.stack([(start + a * spec.step).clamp(spec.low, spec.high) for a in (-1, 0, 1)])
+        assert torch.isclose(one.phi, reachable, atol=1e-6).any(0).all()
+        assert all(value.shape == (5,) for value in told.values())
+
+
+def test_all_three_actions_happen(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec)
+    one.step(look(0))
+    moves = (one.phi - spec.initial) / spec.step
+    assert set(moves.round().flatten().tolist()) == {-1.0, 0.0, 1.0}
+
+
+@pytest.mark.parametrize(("groups", "moved"), [(("first",), [0, 1, 2]), (("second",), [3, 4]), (None, range(5))])
+def test_only_the_named_groups_move(
+    spec: ParameterSpec, look: Look, groups: tuple[str, ...] | None, moved: list[int]
+) -> None:
+    one = controller(spec, groups=groups)
+    ever = torch.zeros(5, dtype=torch.bool)
+    for t in range(6):
+        one.step(look(t))
+        ever |= (one.phi != spec.initial).any(0)
+    assert ever.nonzero().flatten().tolist() == list(moved)
+
+
+def test_other_groups_are_not_looked_at(spec: ParameterSpec, look: Look) -> None:
+    one, other = controller(spec, groups=("second",)), controller(spec, groups=("second",))
+    for t in range(8):
+        seen = look(t)
+        one.step(seen)
+        blurred = seen.statistics.clone()
+        blurred[:, :3] = 100.0
+        other.step(
+            Observation(metric=seen.metric, statistics=blurred, sensitivity=seen.sensitivity, progress=seen.progress)
+        )
+    assert torch.equal(one.phi, other.phi)
+
+
+def test_unknown_groups_and_empty_populations_are_refused(spec: ParameterSpec) -> None:
+    with pytest.raises(InputError, match=r"groups=\['third'\]: choose from \['first', 'second'\]"):
+        controller(spec, groups=("third",))
+    with pytest.raises(InputError, match="children=0: train at least 1"):
+        controller(spec, children=0)
+
+
+@PRESETS
+def test_the_first_step_has_no_reward(spec: ParameterSpec, look: Look, preset: Preset) -> None:
+    one = controller(spec, preset)
+    assert one.step(look(0))["reward"].isnan().all()
+    assert one.step(look(1))["reward"].isfinite().all()
+
+
+def test_the_reward_is_that_of_the_preset(spec: ParameterSpec, look: Look) -> None:
+    before, after = torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.4, 0.5, 0.6])
+    signs = controller(spec, paper(), children=3)
+    signs.step(look(0, before, children=3))
+    assert signs.step(look(1, after, children=3))["reward"].tolist() == [1.0, 0.0, -1.0]
+    relative = controller(spec, default(), children=3)
+    relative.step(look(0, before, children=3))
+    expected = torch.tensor([1.0, 0.0, -1.0]) / (2 / 3) ** 0.5
+    torch.testing.assert_close(relative.step(look(1, after, children=3))["reward"], expected, atol=1e-4, rtol=0)
+
+
+def test_the_entropy_is_that_of_the_policy(spec: ParameterSpec, look: Look) -> None:
+    uniform = controller(spec)
+    for parameter in uniform.policy.parameters():
+        parameter.data.zero_()
+    torch.testing.assert_close(uniform.step(look(0))["entropy"], torch.full((5,), 3.0).log())
+    torch.testing.assert_close(
+        controller(spec, switch(default(), {"zero_bias": 100.0})).step(look(0))["entropy"], torch.zeros(5)
+    )
+
+
+def test_handed_out_phi_is_never_written_to(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec)
+    kept = []
+    for t in range(6):
+        kept.append((one.phi, one.phi.clone()))
+        one.step(look(t, lost_one()))
+    assert all(torch.equal(handed, copy) for handed, copy in kept)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=12), st.floats(0.1, 10), st.randoms(use_true_random=False))
+def test_far_behind(errors: list[float], scale: float, random: Any) -> None:
+    metric = torch.tensor(errors, dtype=torch.double)
+    behind = far_behind(metric, 5.0)
+    assert int(behind.sum()) <= len(errors) // 2
+    assert len(errors) >= 4 or not behind.any()
+    assert (metric[behind] > 1.25 * metric.quantile(0.5)).all()
+    order = list(range(len(errors)))
+    random.shuffle(order)
+    assert torch.equal(far_behind(metric[order], 5.0), behind[order])
+
+
+def test_near_others_is_not_far_behind() -> None:
+    assert not far_behind(torch.tensor([0.200, 0.200, 0.200, 0.201, 0.240]), 5.0).any()
+    assert not far_behind(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.7]), 5.0).any()
+    assert far_behind(torch.tensor([0.200, 0.200, 0.200, 0.201, 0.260]), 5.0).tolist() == [False] * 4 + [True]
+    assert far_behind(lost_one(children=4), 5.0).tolist() == [False] * 3 + [True]
+    assert not far_behind(lost_one(children=3), 5.0).any(), "three cannot tell who is lost"
+
+
+def standing_still(spec: ParameterSpec, look: Look, reset: float | None) -> LearningController:
+    """Φ away from its start, and a policy that leaves it there."""
+    one = controller(spec, switch(default(), {"zero_bias": 100.0, "reset": reset}), learn=False)
+    one.step(look(0))
+    one.load_state_dict({**one.state_dict(), "phi": spec.high.expand(5, -1).clone()})
+    return one
+
+
+def test_a_child_far_behind_gets_its_start_back_and_the_log_says_so(spec: ParameterSpec, look: Look) -> None:
+    one = standing_still(spec, look, reset=5.0)
+    assert one.step(look(1, lost_one()))["reset"].tolist() == [0, 0, 0, 0, 1]
+    assert torch.equal(one.phi[4], spec.initial)
+    assert torch.equal(one.phi[:4], spec.high.expand(4, -1))
+    assert not one.step(look(2, lost_one()))["reset"].any(), "it has its start already"
+
+
+def test_nobody_is_reset_when_the_switch_is_off(spec: ParameterSpec, look: Look) -> None:
+    one = standing_still(spec, look, reset=None)
+    assert not one.step(look(1, lost_one()))["reset"].any()
+    assert torch.equal(one.phi, spec.high.expand(5, -1))
+
+
+def test_a_reset_child_is_not_learned_from(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec)
+    one.step(look(0, 0.5 * torch.ones(5)))
+    assert one.step(look(1, lost_one()))["reset"][4]
+    for t in range(2, 7):
+        one.step(look(t, 0.5 * torch.ones(5)))
+    oldest, next_ = one.state_dict()["replay"]["matured"]
+    assert oldest["valid"].tolist() == [True] * 4 + [False]
+    assert next_["valid"].all()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [StateLayout(statistics=1), StateLayout(statistics=2, history=3), StateLayout(statistics=2, sensitivity=False)],
+)
+def test_a_policy_that_saw_other_states_is_refused(spec: ParameterSpec, layout: StateLayout) -> None:
+    message = r"policy: it was learned on states with \{'statistics': .*this run has \{'statistics': 2.*use a loss with"
+    with pytest.raises(InputError, match=message):
+        controller(spec, policy=Policy(layout, generator=generator(0)))
+
+
+def test_a_policy_moves_to_another_number_of_parameters_and_children(spec: ParameterSpec, look: Look) -> None:
+    first = controller(spec)
+    group = ParameterGroup(name="many", labels=tuple("abcdefg"), initial=0.0, low=-1.0, high=1.0, step=0.1)
+    other = controller(ParameterSpec((group,)), policy=first.policy, children=2, groups=("many",))
+    assert other.policy is first.policy
+    other.step(look(0, children=2, parameters=7))
+    assert other.phi.shape == (2, 7)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@PRESETS
+def test_the_policy_changes_only_if_it_learns(spec: ParameterSpec, look: Look, preset: Preset, learn: bool) -> None:
+    one = controller(spec, preset, learn=learn)
+    before = weights_of(one.policy)
+    for t in range(10):
+        one.step(look(t))
+    assert torch.equal(weights_of(one.policy), before) != learn
+
+
+def test_learning_waits_for_the_first_return(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec, switch(default(), {"returns": 3}))
+    changed = []
+    for t in range(5):
+        before = weights_of(one.policy)
+        one.step(look(t))
+        changed.append(not torch.equal(weights_of(one.policy), before))
+    assert changed == [False, False, False, True, True]
+
+
+def written_and_read(state: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    read: dict[str, Any] = torch.load(buffer, weights_only=True)
+    return read
+
+
+def run(one: Controller, look: Look, start: int, stop: int) -> list[Tensor]:
+    """Everything that can be seen of some steps."""
+    seen: list[Tensor] = []
+    for t in range(start, stop):
+        told = one.step(look(t, lost_one() if t == 9 else None))
+        seen += [one.phi, *(told[name] for name in sorted(told))]
+    return seen
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 8])
+@pytest.mark.parametrize("through_a_file", [False, True])
+@PRESETS
+def test_goes_on_bit_for_bit(spec: ParameterSpec, look: Look, preset: Preset, at: int, through_a_file: bool) -> None:
+    one, again = controller(spec, preset), controller(spec, preset, seed=1)
+    run(one, look, 0, at)
+    state = written_and_read(one.state_dict()) if through_a_file else one.state_dict()
+    expected = run(one, look, at, at + 8)
+    again.load_state_dict(state)
+    for got, want in zip(run(again, look, at, at + 8), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(weights_of(again.policy), weights_of(one.policy))
+
+
+def test_two_controllers_from_one_state_do_not_disturb_each_other(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec)
+    run(one, look, 0, 8)
+    state = one.state_dict()
+    twins = [controller(spec, seed=1), controller(spec, seed=2)]
+    for twin in twins:
+        twin.load_state_dict(state)
+    for t in range(8, 12):
+        first, second = (run(twin, look, t, t + 1) for twin in twins)
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_state_of_another_population_is_refused(spec: ParameterSpec) -> None:
+    with pytest.raises(InputError, match=r"state: it holds Φ of shape \(3, 5\), this controller has \(5, 5\); use"):
+        controller(spec).load_state_dict(controller(spec, children=3).state_dict())
+
+
+def test_the_global_stream_is_left_alone(spec: ParameterSpec, look: Look) -> None:
+    before = torch.get_rng_state()
+    run(controller(spec), look, 0, 8)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
+def test_groups_weigh_the_same_in_a_decision(groups: list[int]) -> None:
+    group_of = torch.tensor(groups)
+    weights = decision_weights(group_of)
+    for name in set(groups):
+        part = weights[group_of == name]
+        assert float(part.sum()) == pytest.approx(1 / len(set(groups)), abs=1e-6)
+        assert (part == part[0]).all()
+
+
+def many(size: int) -> ParameterSpec:
+    labels = tuple(map(str, range(size)))
+    return ParameterSpec((ParameterGroup(name="many", labels=labels, initial=0.0, low=-1.0, high=1.0, step=0.1),))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(4096, 4096), (5000, 4096)])
+def test_replay_keeps_at_most_4096_parameters(look: Look, size: int, kept: int) -> None:
+    one = controller(many(size), switch(default(), {"returns": 1}), children=2, groups=("many",))
+    for t in range(3):
+        one.step(look(t, children=2, parameters=size))
+    assert ((one.phi != 0).sum(1) > size / 2).all(), "all of Φ moves"
+    for transition in one.state_dict()["replay"]["matured"]:
+        assert transition["states"].shape[:2] == transition["actions"].shape == (2, kept)
+        assert transition["weights"].tolist() == pytest.approx([1 / kept] * kept)
+        assert len(transition["states"][0].unique(dim=0)) == kept, "each at most once"
+
+
+def test_what_replay_keeps_of_a_decision_belongs_together(look: Look) -> None:
+    one = controller(many(40), switch(default(), {"parameters": 8}), children=2, groups=("many",))
+    one.step(look(0, children=2, parameters=40))
+    [kept] = one.state_dict()["replay"]["pending"]
+    log_pi = torch.log_softmax(one.policy(kept["states"]), -1)
+    torch.testing.assert_close(log_pi.gather(-1, kept["actions"][..., None]).squeeze(-1), kept["log_probs"])
+    assert kept["actions"].shape == (2, 8)

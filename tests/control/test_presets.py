@@ -1,0 +1,69 @@
+"""Two presets; each difference is one switch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+import pytest
+
+from lossalign.control import PRESETS, Preset, default, paper, preset_named, switch
+from lossalign.core import InputError
+
+DIFFERENCES = {
+    "loss": ("class-correlation", "aligned"),
+    "groups": (("diagonal", "pairs"), ("offsets",)),
+    "average": (None, 2.0),
+    "evaluation": ("literal", "window"),
+    "evaluations": (1, 3),
+    "reward": ("sign", "relative"),
+    "returns": (1, 5),
+    "zero_bias": (0.0, 0.5),
+    "entropy_bonus": (0.0, 0.05),
+    "updates": (1, 8),
+    "clip": (None, 0.2),
+    "sensitivity": (False, True),
+    "reset": (None, 5.0),
+}
+SHARED = {
+    "gamma": 0.9,
+    "replay": 30,
+    "batch": 256,
+    "learning_rate": 1e-3,
+    "history": 10,
+    "hidden": (32, 32),
+    "parameters": 4096,
+}
+
+
+def test_paper_and_default_differ_in_these_switches_alone() -> None:
+    printed, measured = asdict(paper()), asdict(default())
+    assert {name: (printed[name], measured[name]) for name in printed if printed[name] != measured[name]} == DIFFERENCES
+    assert {name: printed[name] for name in printed if printed[name] == measured[name]} == SHARED
+
+
+def test_switching_every_difference_turns_one_preset_into_the_other() -> None:
+    assert switch(paper(), {name: after for name, (_, after) in DIFFERENCES.items()}) == default()
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Preset)])
+def test_one_switch_changes_one_field(name: str) -> None:
+    changed = switch(default(), {name: getattr(paper(), name)})
+    assert {f for f in asdict(changed) if getattr(changed, f) != getattr(default(), f)} <= {name}
+
+
+def test_presets_go_by_name() -> None:
+    assert {name: preset_named(name) for name in PRESETS} == {"paper": paper(), "default": default()}
+    with pytest.raises(InputError, match=r"preset='best': choose from \('paper', 'default'\)"):
+        preset_named("best")
+
+
+def test_unknown_switches_are_refused() -> None:
+    with pytest.raises(InputError, match=r"switch 'horizon' is unknown; choose from loss, groups, .*returns"):
+        switch(default(), {"returns": 1, "horizon": 5})
+
+
+@pytest.mark.parametrize("name", ["evaluations", "returns", "replay", "batch", "updates", "history", "parameters"])
+def test_counts_start_at_one(name: str) -> None:
+    assert getattr(switch(default(), {name: 1}), name) == 1
+    with pytest.raises(InputError, match=f"{name}=0: it must be at least 1"):
+        switch(default(), {name: 0})

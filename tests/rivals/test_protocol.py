@@ -1,0 +1,89 @@
+"""Every rival is a controller: Φ for each child, within its range, and it goes on exactly from its state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from lossalign.core import Controller, Observation, ParameterSpec, generator
+from lossalign.losses import AlignedLoss, ClassCorrelationLoss
+from lossalign.rivals import ConfusionMatrix, ProportionalRule, RandomMatrix, designed, fixed, logit_adjustment
+
+CHILDREN = 3
+ALIGNED, PRINTED = AlignedLoss(4, groups=("weights", "offsets")).spec, ClassCorrelationLoss(4).spec
+
+
+def deferred(seed: int) -> Controller:
+    return designed(ALIGNED, CHILDREN, "offsets", logit_adjustment(torch.tensor([50, 20, 10, 5])), since=0.7)
+
+
+MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
+    "fixed": (ALIGNED, lambda seed: fixed(ALIGNED, CHILDREN)),
+    "deferred": (ALIGNED, deferred),
+    "proportional rule": (ALIGNED, lambda seed: ProportionalRule(ALIGNED, children=CHILDREN)),
+    "random matrix": (PRINTED, lambda seed: RandomMatrix(PRINTED, children=CHILDREN, generator=generator(seed))),
+    "confusion matrix": (PRINTED, lambda seed: ConfusionMatrix(PRINTED, children=CHILDREN)),
+}
+RIVALS = pytest.mark.parametrize(("spec", "make"), list(MAKERS.values()), ids=list(MAKERS))
+
+
+def look(t: int, spec: ParameterSpec) -> Observation:
+    g = generator(t, "seen")
+    return Observation(
+        metric=torch.rand(CHILDREN, generator=g),
+        statistics=3 * torch.rand(CHILDREN, spec.size, 2, generator=g),
+        sensitivity=torch.rand(CHILDREN, spec.size, 2, generator=g),
+        progress=(t + 1) / 10,
+    )
+
+
+@RIVALS
+def test_phi_has_a_row_for_each_child_and_stays_in_range(
+    spec: ParameterSpec, make: Callable[[int], Controller]
+) -> None:
+    rival, handed_out = make(0), []
+    for t in range(10):
+        assert rival.phi.shape == (CHILDREN, spec.size)
+        assert rival.phi.dtype == torch.float32
+        spec.check(rival.phi)
+        handed_out.append((rival.phi, rival.phi.clone()))
+        assert all(told.shape == (CHILDREN,) for told in rival.step(look(t, spec)).values())
+    assert all(torch.equal(phi, copy) for phi, copy in handed_out), "Φ that was handed out is never written to"
+
+
+@RIVALS
+@pytest.mark.parametrize("at", [0, 4, 8])
+def test_goes_on_exactly_from_its_state(spec: ParameterSpec, make: Callable[[int], Controller], at: int) -> None:
+    rival, again = make(0), make(1)
+    for t in range(at):
+        rival.step(look(t, spec))
+    buffer = io.BytesIO()
+    torch.save(rival.state_dict(), buffer)
+    buffer.seek(0)
+    again.load_state_dict(torch.load(buffer, weights_only=True))
+    for t in range(at, 10):
+        assert torch.equal(again.phi, rival.phi)
+        rival.step(look(t, spec))
+        again.step(look(t, spec))
+    assert torch.equal(again.phi, rival.phi)
+
+
+@RIVALS
+def test_a_kept_state_does_not_change(spec: ParameterSpec, make: Callable[[int], Controller]) -> None:
+    rival = make(0)
+    rival.step(look(0, spec))
+    state, expected = rival.state_dict(), rival.phi.clone()
+    for t in range(1, 10):
+        rival.step(look(t, spec))
+    rival.load_state_dict(state)
+    assert torch.equal(rival.phi, expected)
+
+
+@RIVALS
+def test_the_global_stream_is_left_alone(spec: ParameterSpec, make: Callable[[int], Controller]) -> None:
+    before = torch.get_rng_state()
+    make(0).step(look(0, spec))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,119 @@
+"""Model, optimiser and aligner go on from a file as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lossalign as la
+from lossalign.control import switch
+
+EVERY = 4
+
+
+class Run:
+    """A user's loop with everything that a user would save."""
+
+    def __init__(self, problem: Any, seed: int = 0, **options: Any) -> None:
+        torch.manual_seed(seed)
+        self.problem, self.model = problem, problem.network()
+        for parameter in self.model.parameters():
+            parameter.data += seed
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
+        self.aligner = problem.aligner(every=EVERY, seed=seed, **options)
+
+    def go(self, start: int, stop: int) -> Run:
+        for x, y in self.problem.batches(start, stop):
+            self.optimizer.zero_grad()
+            self.aligner(self.model(x), y).backward()
+            self.optimizer.step()
+            self.aligner.step(self.model)
+        return self
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "aligner": self.aligner.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.aligner.load_state_dict(state["aligner"])
+        torch.set_rng_state(state["random"])
+
+
+@pytest.mark.parametrize("after", [1, 8, 22, 23])  # nothing measured yet; between two steps; in the middle of one
+@pytest.mark.parametrize("evaluation", ["literal", "minibatch", "window"])
+@pytest.mark.parametrize("average", [None, 2.0])
+def test_goes_on_bit_for_bit(
+    after: int,
+    evaluation: str,
+    average: float | None,
+    problem: Any,
+    copied: Callable[[Any], Any],
+    assert_equal: Callable[[Any, Any], None],
+) -> None:
+    preset = switch(la.default(), {"evaluation": evaluation, "average": average, "returns": 2})
+    whole = Run(problem, preset=preset).go(0, after)
+    saved = copied(whole.state())
+    expected = copied(whole.go(after, 36).state())
+
+    resumed = Run(problem, seed=3, preset=preset)
+    if after > 8:
+        resumed.go(0, 10)  # whatever it did before is forgotten
+    resumed.load(saved)
+    resumed.go(after, 36)
+    assert_equal(resumed.state(), expected)
+    assert_equal(resumed.aligner.best_state_dict(), whole.aligner.best_state_dict())
+    assert (expected["aligner"]["controller"]["phi"] != 0).any()
+
+
+def test_loading_leaves_the_random_stream_and_the_state_alone(
+    problem: Any, copied: Callable[[Any], Any], assert_equal: Callable[[Any, Any], None]
+) -> None:
+    preset = switch(la.default(), {"evaluation": "minibatch"})
+    saved = copied(Run(problem, preset=preset).go(0, 6).aligner.state_dict())
+    kept = copied(saved)
+    other = Run(problem, seed=3, preset=preset)
+    before = torch.get_rng_state()
+    other.aligner.load_state_dict(saved)
+    assert torch.equal(torch.get_rng_state(), before)
+    other.go(6, 16)
+    assert_equal({"averaged": saved["averaged"], "best": saved["best"]}, {k: kept[k] for k in ("averaged", "best")})
+    assert saved["values"] == kept["values"]
+
+
+def test_minibatches_go_round_the_loader(problem: Any, copied: Callable[[Any], Any]) -> None:
+    seen: list[int] = []
+
+    def forward(model: nn.Module, batch: tuple[int, Any]) -> Any:
+        seen.append(batch[0])
+        return model(batch[1][0]), batch[1][1]
+
+    options = {
+        "preset": switch(la.default(), {"evaluation": "minibatch"}),
+        "val_loader": list(enumerate(problem.val_loader)),
+        "forward": forward,
+    }
+    run = Run(problem, **options).go(0, 6)
+    assert seen == [0, 1, 2, 0, 1, 2, 0, 1]  # three batches, the whole loader, two more
+    state = copied(run.aligner.state_dict())
+    assert state["drawn"] <= 3  # a long run does not read a long way back
+    resumed = Run(problem, seed=3, **options)
+    resumed.load({**copied(run.state()), "aligner": state})
+    seen.clear()
+    resumed.go(6, 7)
+    assert seen == [2]
+
+
+def test_another_loss_is_refused(problem: Any) -> None:
+    state = problem.aligner().state_dict()
+    with pytest.raises(la.InputError, match=r"state: it holds Φ of shape \(1, 3\), this controller has \(1, 6\)"):
+        problem.aligner(loss=la.AlignedLoss(3, groups=("weights", "offsets"))).load_state_dict(state)
