@@ -15,7 +15,7 @@ from lossalign.experiments import METHODS, Interrupted, Listener, fit
 from lossalign.experiments.populations import build
 from lossalign.experiments.recipes import recipe_for
 from lossalign.experiments.score import score
-from lossalign.training.checkpoint import previous
+from lossalign.training.checkpoint import load_checkpoint, previous
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
 
@@ -44,7 +44,7 @@ def test_every_method_runs_and_leaves_its_files(tmp_path):
     assert all(0 <= row.mean <= 1 and row.policies == 2 for row in result.rows.values())
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {
-        *("config.json", "environment.json", "arms.json", "metrics.jsonl", "results.json", "best.safetensors"),
+        *("config.json", "environment.jsonl", "arms.json", "metrics.jsonl", "results.json", "best.safetensors"),
         *("phi-aligned.npz", "phi-class-correlation.npz", "checkpoint-aligned.pt", "checkpoint-class-correlation.pt"),
         *("policy-0.safetensors", "policy-1.safetensors", "curves.png", "phi.png", "tensorboard"),
     } <= names
@@ -98,6 +98,35 @@ def test_divergence_names_the_step_and_keeps_the_run(tmp_path):
     with pytest.raises(NonFiniteError, match=r"step 1: the training loss of child 0 is not finite"):
         fit("digits-lt", out=tmp_path / "run", **settings)
     assert (tmp_path / "run" / "config.json").exists()
+
+
+def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "short_lived.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Sequential):\n"
+        "    trained = 0\n"
+        "    def forward(self, x):\n"
+        "        self.trained += self.training\n"
+        "        return super().forward(x) * (float('nan') if self.trained > 35 else 1)\n"
+        "def model():\n"
+        "    return Model(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {**SMALL, "model": "short_lived:model", "engine": "sequential"}
+    with pytest.raises(NonFiniteError, match="step 4: the training loss of child 0 is not finite"):
+        fit("digits-lt", out=tmp_path / "run", **settings)
+    state, warning = load_checkpoint(tmp_path / "run" / "checkpoint-aligned.pt")
+    assert 1 <= state["step"] <= 3
+    assert warning is None
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_a_run_that_diverged_may_go_on_with_a_lower_rate(tmp_path):
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path / "run", listener=StopAfter(2), **SMALL)
+    fit("digits-lt", out=tmp_path / "run", existing="resume", learning_rate=0.01, **SMALL)
+    starts = (tmp_path / "run" / "environment.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"]["learning_rate"] for line in starts] == [0.1, 0.01]
 
 
 def test_the_test_split_is_scored_once_and_entered_in_the_ledger(tmp_path):

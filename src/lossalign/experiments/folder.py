@@ -21,7 +21,8 @@ from lossalign.experiments.populations import Experiment
 from lossalign.training import Population, StepRecord
 
 FORMAT = "lossalign-run"
-_MAY_DIFFER = ("device",)
+_MAY_DIFFER = ("device", "learning_rate")
+"""What a resumed run may change: a run that diverged goes on from its last good checkpoint with a lower rate."""
 
 Existing = Literal["refuse", "resume", "overwrite"]
 
@@ -78,7 +79,7 @@ class RunFolder:
             },
         )
         self.write("arms.json", [vars(arm) for arm in experiment.arms])
-        self.write("environment.json", environment())
+        self.append("environment.jsonl", {**environment(), "run": config.to_json()})
 
     def record(self, population: str, step: StepRecord) -> None:
         """Append one step to ``metrics.jsonl``."""

@@ -14,6 +14,9 @@ from lossalign.experiments.results import Result, finish
 from lossalign.training import StepRecord, load_checkpoint, save_checkpoint
 
 CHECKPOINT_SECONDS = 30.0
+"""Time between checkpoints, at most …"""
+CHECKPOINT_SHARE = 0.05
+"""… and less where writing one costs less than this share of the time."""
 
 
 class Listener:
@@ -67,8 +70,7 @@ def run(
     experiment = build(config)
     if resumed:
         _restore(folder, experiment, listener)
-    else:
-        folder.describe(experiment)
+    folder.describe(experiment)
     with open_events(folder.path) as events:
         _train(folder, experiment, events, listener)
     return finish(folder, experiment, final=final)
@@ -94,7 +96,7 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
     listener.started(experiment, sum(p.step_count for p in experiment.populations.values()))
     for name, population in experiment.populations.items():
         arms = [arm for arm in experiment.arms if arm.population == name]
-        saved = time.monotonic()
+        saved, pause = time.monotonic(), 0.0
         while population.step_count < population.steps:
             record = population.step()
             folder.record(name, record)
@@ -102,9 +104,11 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             listener.stepped(name, record, arms)
             _tell_resets(record, arms, listener)
             stop = listener.stop()
-            if stop or population.step_count == population.steps or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if stop or population.step_count == population.steps or time.monotonic() - saved >= pause:
+                began = time.monotonic()
                 save_checkpoint(folder.checkpoint(name), population.state_dict())
                 saved = time.monotonic()
+                pause = min(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
             if stop and not _done(experiment):
                 raise Interrupted(f"stopped at step {population.step_count}; go on with --resume.")
 

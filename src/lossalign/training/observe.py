@@ -53,7 +53,7 @@ def check_finite(values: Tensor, what: Finite, step: int) -> None:
         child = int(bad.nonzero()[0])
         raise NonFiniteError(
             f"step {step}: the {what} of child {child} {'are' if what == 'outputs' else 'is'} not finite; lower the "
-            "learning rate, or resume from the last checkpoint."
+            "learning rate (a run goes on from its last good checkpoint with --resume)."
         )
 
 
