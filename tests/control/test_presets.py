@@ -19,8 +19,8 @@ DIFFERENCES = {
     "returns": (1, 5),
     "zero_bias": (0.0, 0.5),
     "entropy_bonus": (0.0, 0.05),
-    "updates": (1, 8),
-    "clip": (None, 0.2),
+    "updates": (1, 4),
+    "clip": (None, 0.4),
     "sensitivity": (False, True),
     "reset": (None, 5.0),
 }

@@ -101,8 +101,8 @@ def default() -> Preset:
         returns=5,
         zero_bias=0.5,
         entropy_bonus=0.05,
-        updates=8,
-        clip=0.2,
+        updates=4,
+        clip=0.4,
         sensitivity=True,
         reset=5.0,
     )
