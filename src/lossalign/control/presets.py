@@ -44,7 +44,7 @@ class Preset:
     updates: int
     """Updates of the policy in a step."""
     clip: float | None
-    """Clipping of the importance ratio per decision; None: no ratio, plain Eq. 3."""
+    """Clipping of each parameter's importance ratio; None: no ratio, plain Eq. 3."""
     learning_rate: float
     """Adam's, for the policy."""
     history: int

@@ -33,6 +33,7 @@ _FIXED = "#7f7f7f"
 # Okabe and Ito's colours without yellow and black, then three of Paul Tol's
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
 _MOST_LINES = 60
+_MOST_BANDS = 4
 _MOST_LABELS = 12
 _BAND = "band: middle 80 % of the children"
 
@@ -152,7 +153,7 @@ def _draw_lines(figure: SubFigure, group: PhiGroup, iterations: Array) -> None:
     rank = group.classes[:, 0] if group.of_classes else np.arange(count)
     scale, colour_map = Normalize(rank.min(), max(rank.max(), rank.min() + 1)), _sequential()
     colours = colour_map(scale(rank))
-    banded = few and group.values.shape[1] > 1
+    banded = count <= _MOST_BANDS and group.values.shape[1] > 1
     for k in range(count):
         if banded:
             _draw_band(axes, iterations, group.values[:, :, k], colours[k], alpha=0.09)
