@@ -118,11 +118,13 @@ def _done(experiment: Experiment) -> bool:
 
 
 def _tell_resets(record: StepRecord, arms: list[Arm], listener: Listener) -> None:
+    """Say which children of the learning method got Φ_0 back; ``metrics.jsonl`` has those of every method."""
     if "reset" not in record.logs:
         return
-    for arm in arms:
-        for child in (record.logs["reset"][arm.rows] > 0).nonzero().flatten().tolist():
+    for arm in [arm for arm in arms if arm.method == "ala"]:
+        lost = (record.logs["reset"][arm.rows] > 0).nonzero().flatten().tolist()
+        if lost:
             listener.said(
-                f"step {record.step}: child {child} of {arm.method} (seed {arm.seed}) fell far behind the others and "
-                "got its starting Φ back."
+                f"step {record.step}, ala, seed {arm.seed}: far behind the others, Φ back at its start: child "
+                f"{', '.join(map(str, lost))}."
             )
