@@ -6,11 +6,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from lossalign.control import Policy
-from lossalign.core import NonFiniteError, RunFolderError
-from lossalign.data import long_tailed_counts, normalise
+from lossalign.core import InputError, NonFiniteError, RunFolderError
+from lossalign.data import load_digits, long_tailed_counts, normalise
 from lossalign.experiments import METHODS, Interrupted, Listener, fit
 from lossalign.experiments.populations import build
 from lossalign.experiments.recipes import recipe_for
@@ -58,6 +59,13 @@ def test_the_best_weights_load_into_a_plain_model(tmp_path):
 
     model = build_model("mlp-16", input_shape=(1, 8, 8), num_classes=10, generator=torch.Generator())
     model.load_state_dict(load_file(tmp_path / "run" / "best.safetensors"))
+    with safe_open(tmp_path / "run" / "best.safetensors", framework="pt") as file:
+        described = json.loads(file.metadata()["lossalign"])
+    digits = load_digits()
+    inputs = (digits.inputs * described["scale"] - torch.tensor(described["mean"])) / torch.tensor(described["std"])
+    wrong = model(inputs).argmax(1) != digits.targets
+    assert wrong.float().mean() < 0.5
+    assert described["class_names"] == list(digits.class_names)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vmap"])
@@ -79,17 +87,21 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, engine):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path):
+@pytest.mark.parametrize("damage", ["cut off", "cannot be read"])
+def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path, damage):
     whole = fit("digits-lt", out=tmp_path / "whole", **SMALL)
     for existing, steps in (("refuse", 2), ("resume", 1)):
         with pytest.raises(Interrupted):
             fit("digits-lt", out=tmp_path / "cut", existing=existing, listener=StopAfter(steps), **SMALL)
     newest = tmp_path / "cut" / "checkpoint-aligned.pt"
     assert previous(newest).exists()
-    newest.write_bytes(newest.read_bytes()[:1000])
+    if damage == "cut off":
+        newest.write_bytes(newest.read_bytes()[:1000])
+    else:
+        newest.unlink()
     listener = StopAfter(1000)
     resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=listener, **SMALL)
-    assert any("checkpoint-aligned.pt is cut off or damaged" in sentence for sentence in listener.sentences)
+    assert any("checkpoint-aligned.pt" in sentence and damage in sentence for sentence in listener.sentences)
     assert resumed.rows == whole.rows
 
 
@@ -136,8 +148,17 @@ def test_the_test_split_is_scored_once_and_entered_in_the_ledger(tmp_path):
     assert final.split == "test"
     ledger = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["scores"]["ala"] for line in ledger] == [final.rows["ala"].mean]
+    fit("digits-lt", out=tmp_path / "run", existing="resume", **SMALL)
     with pytest.raises(RunFolderError, match="a test set is used once"):
         fit("digits-lt", out=tmp_path / "run", existing="resume", final=True, **SMALL)
+
+
+def test_a_run_that_cannot_start_destroys_nothing(tmp_path):
+    fit("digits-lt", out=tmp_path / "run", **SMALL)
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(InputError):
+        fit("digits-lt", out=tmp_path / "run", existing="overwrite", model="typo", **SMALL)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
 def test_a_method_does_not_depend_on_its_company():

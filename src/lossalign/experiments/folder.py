@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from lossalign.core import ParameterSpec, RunFolderError
+from lossalign.core import InputError, ParameterSpec, RunFolderError
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.populations import Experiment
 from lossalign.training import Population, StepRecord
 
 FORMAT = "lossalign-run"
+LEDGER = "ledger.jsonl"
 _MAY_DIFFER = ("device", "learning_rate")
 """What a resumed run may change: a run that diverged goes on from its last good checkpoint with a lower rate."""
 
@@ -28,10 +31,19 @@ Existing = Literal["refuse", "resume", "overwrite"]
 
 
 class RunFolder:
-    """One folder on disk. ``open_folder`` makes or finds it."""
+    """One folder on disk; ``find_folder`` says whether it may be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def clear(self) -> None:
+        """Make the folder, empty but for the ledger of test scores."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for item in self.path.iterdir():
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)
+            elif item.name != LEDGER:
+                item.unlink()
 
     def checkpoint(self, population: str) -> Path:
         """Where a population's checkpoint is."""
@@ -39,9 +51,12 @@ class RunFolder:
 
     def write(self, name: str, content: Any) -> Path:
         """Write JSON, whole or not at all."""
+        return self._replace(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def _replace(self, name: str, text: str) -> Path:
         path = self.path / name
         beside = path.with_name(path.name + ".part")
-        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        beside.write_text(text)
         beside.replace(path)
         return path
 
@@ -55,21 +70,26 @@ class RunFolder:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Lines of JSON; a last line that was cut off is passed over."""
+        """Lines of JSON; a line that was cut off or damaged is passed over."""
         path = self.path / name
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+            with suppress(json.JSONDecodeError):
                 yield json.loads(line)
-            except json.JSONDecodeError:
-                return
 
-    def describe(self, experiment: Experiment) -> None:
-        """Write what is known before training: config, arms, environment."""
+    @property
+    def identity(self) -> str:
+        """When this run was begun; a resumed run keeps it, a new one in the same folder gets its own."""
+        return str(self.read("config.json")["begun"])
+
+    def describe(self, experiment: Experiment, *, resumed: bool) -> None:
+        """Write what is known before training: config, arms, and one line of environment for every start."""
         config, metric = experiment.config, experiment.metric
+        begun = self.identity if resumed else datetime.now(timezone.utc).isoformat()
         self.write(
             "config.json",
             {
                 "format": FORMAT,
+                "begun": begun,
                 "run": config.to_json(),
                 "task": {"name": config.task, "class_counts": experiment.counts.tolist()},
                 "metric": metric.name,
@@ -92,8 +112,7 @@ class RunFolder:
     def rewind(self, population: str, step: int) -> None:
         """Forget the steps of a population after ``step``: a resumed run writes them again."""
         rows = [r for r in self.rows("metrics.jsonl") if r["population"] != population or r["step"] <= step]
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (self.path / "metrics.jsonl").write_text(text)
+        self._replace("metrics.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
     def write_phi(self, name: str, population: Population, spec: ParameterSpec) -> Path:
         """Write the Φ history as ``phi-<population>.npz``."""
@@ -109,6 +128,13 @@ class RunFolder:
             classes=spec.classes.numpy(),
         )
         return path
+
+
+def command() -> str:
+    """The command line of this process, or the script that called the library."""
+    program, *args = sys.argv or ["python"]
+    name = "lossalign" if Path(program).stem in ("lossalign", "__main__") else Path(program).name
+    return shlex.join([name, *args])
 
 
 def environment() -> dict[str, Any]:
@@ -127,13 +153,15 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": versions,
-        "command": ["lossalign", *sys.argv[1:]],
+        "command": command(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether ``path`` holds a run of ours."""
+    """Whether ``path`` holds a run of ours, or the ledger that one left."""
+    if [item.name for item in path.iterdir()] == [LEDGER]:
+        return True
     try:
         content = json.loads((path / "config.json").read_text())
     except (OSError, json.JSONDecodeError, UnicodeDecodeError):
@@ -141,24 +169,24 @@ def is_run_folder(path: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
-def open_folder(path: Path, existing: Existing, config: RunConfig) -> RunFolder:
-    """Make a run folder, or find one to go on with.
+def find_folder(path: Path, existing: Existing, config: RunConfig) -> tuple[RunFolder, bool]:
+    """The folder of a run, and whether there is a run in it to go on with. Nothing is written or deleted yet.
 
-    An existing folder is refused unless it is to be resumed or overwritten; only a run folder is overwritten, and its
-    ledger of test scores is kept.
+    An existing folder is refused unless it is to be resumed or overwritten; only a run folder is ever overwritten.
     """
-    used = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    if used and existing == "refuse":
+    if existing not in get_args(Existing):
+        raise InputError(f"existing={existing!r}: choose from {get_args(Existing)}.")
+    folder = RunFolder(path)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return folder, False
+    if existing == "refuse":
         raise RunFolderError(f"out={path} exists; go on with --resume, replace it with --overwrite, or choose another.")
-    if used and not is_run_folder(path):
+    if not path.is_dir() or not is_run_folder(path):
         raise RunFolderError(f"out={path} is not a run folder, so nothing in it is touched; choose another folder.")
-    if used and existing == "resume":
-        check_same(config, RunConfig.from_json(RunFolder(path).read("config.json")["run"]))
-        return RunFolder(path)
-    if used:
-        _empty(path)
-    path.mkdir(parents=True, exist_ok=True)
-    return RunFolder(path)
+    if existing == "overwrite" or not (path / "config.json").exists():
+        return folder, False
+    check_same(config, RunConfig.from_json(folder.read("config.json")["run"]))
+    return folder, True
 
 
 def check_same(new: RunConfig, old: RunConfig) -> None:
@@ -169,13 +197,3 @@ def check_same(new: RunConfig, old: RunConfig) -> None:
                 f"resume: {name} was {value!r} in this run and is {new.to_json()[name]!r} now; use the same settings "
                 "or another --out."
             )
-
-
-def _empty(path: Path) -> None:
-    for item in path.iterdir():
-        if item.name == "ledger.jsonl":
-            continue
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item)
-        else:
-            item.unlink()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -15,7 +13,7 @@ from safetensors.torch import save_file
 
 from lossalign.control import LearningController
 from lossalign.experiments.analysis import Learnable, learnable
-from lossalign.experiments.folder import RunFolder
+from lossalign.experiments.folder import LEDGER, RunFolder, command
 from lossalign.experiments.populations import Experiment
 from lossalign.experiments.score import Array, score
 from lossalign.experiments.statistics import Paired, paired
@@ -58,7 +56,7 @@ def finish(folder: RunFolder, experiment: Experiment, *, final: bool) -> Result:
     better = experiment.metric.higher_is_better
     files.append(folder.path / "results.json")
     if final:
-        files.append(folder.path / "ledger.jsonl")
+        files.append(folder.path / LEDGER)
     result = Result(
         folder=folder.path,
         metric=experiment.metric.name,
@@ -91,10 +89,11 @@ def _table(values: dict[str, Array], baseline: str, higher_is_better: bool) -> d
 
 def _enter_ledger(folder: RunFolder, experiment: Experiment, result: Result) -> None:
     folder.append(
-        "ledger.jsonl",
+        LEDGER,
         {
+            "begun": folder.identity,
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "command": shlex.join(["lossalign", *sys.argv[1:]]),
+            "command": command(),
             "task": experiment.config.task,
             "metric": result.metric,
             "scores": {name: row.mean for name, row in result.rows.items()},
@@ -112,7 +111,10 @@ def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:
 
 
 def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
-    """The best weights of the one child that the selection split likes best, of the learning method if there is one."""
+    """The best weights of the child that the selection split likes best, of the learning method if there is one.
+
+    The file also says how inputs were normalised: (inputs · scale − mean) / std.
+    """
     arms = [arm for arm in experiment.arms if arm.method == "ala"] or experiment.arms
     scored = [
         (error, arm, arm.start + child)
@@ -122,7 +124,19 @@ def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
     _, arm, child = min(scored, key=lambda item: item[0])
     state = experiment.populations[arm.population].children.child_state(child, "best")
     path = folder.path / "best.safetensors"
-    described = {"format": "lossalign-weights", "method": arm.method, "seed": arm.seed, "child": child - arm.start}
+    data = experiment.data[arm.seed]
+    described = {
+        "format": "lossalign-weights",
+        "method": arm.method,
+        "seed": arm.seed,
+        "child": child - arm.start,
+        "model": experiment.config.model,
+        "input_shape": list(data.train.inputs.shape[1:]),
+        "class_names": list(data.train.class_names),
+        "scale": data.transform.scale,
+        "mean": data.transform.mean.tolist(),
+        "std": data.transform.std.tolist(),
+    }
     save_file(
         {n: t.detach().cpu().contiguous().clone() for n, t in state.items()},
         path,

@@ -8,10 +8,10 @@ from pathlib import Path
 from lossalign.core import RunFolderError
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.events import Events, open_events
-from lossalign.experiments.folder import Existing, RunFolder, open_folder
+from lossalign.experiments.folder import LEDGER, Existing, RunFolder, find_folder
 from lossalign.experiments.populations import Arm, Experiment, build
 from lossalign.experiments.results import Result, finish
-from lossalign.training import StepRecord, load_checkpoint, save_checkpoint
+from lossalign.training import StepRecord, load_checkpoint, previous, save_checkpoint
 
 CHECKPOINT_SECONDS = 30.0
 """Time between checkpoints, at most …"""
@@ -61,30 +61,30 @@ def run(
         Interrupted: the listener asked to stop; resume later.
     """
     listener = listener or Listener()
-    folder = open_folder(out, existing, config)
-    resumed = (folder.path / "config.json").exists()
+    folder, resumed = find_folder(out, existing, config)
     if resumed and final and _scored_on_test(folder):
         raise RunFolderError(
-            f"final: the test split of {out} was scored before (ledger.jsonl, results.json); a test set is used once."
+            f"final: the test split of {out} was scored before ({LEDGER} has the scores); a test set is used once."
         )
     experiment = build(config)
     if resumed:
         _restore(folder, experiment, listener)
-    folder.describe(experiment)
+    else:
+        folder.clear()
+    folder.describe(experiment, resumed=resumed)
     with open_events(folder.path) as events:
         _train(folder, experiment, events, listener)
     return finish(folder, experiment, final=final)
 
 
 def _scored_on_test(folder: RunFolder) -> bool:
-    results = folder.path / "results.json"
-    return results.exists() and folder.read("results.json")["split"] == "test"
+    return any(row.get("begun") == folder.identity for row in folder.rows(LEDGER))
 
 
 def _restore(folder: RunFolder, experiment: Experiment, listener: Listener) -> None:
     for name, population in experiment.populations.items():
         path = folder.checkpoint(name)
-        if path.exists():
+        if path.exists() or previous(path).exists():
             state, warning = load_checkpoint(path)
             if warning:
                 listener.said(warning)

@@ -1,7 +1,7 @@
 """Where the ring closes: the user's own loop, the population's loop, and checkpoints."""
 
 from lossalign.training.aligner import Aligner
-from lossalign.training.checkpoint import load_checkpoint, save_checkpoint
+from lossalign.training.checkpoint import load_checkpoint, previous, save_checkpoint
 from lossalign.training.loop import Population, StepRecord
 from lossalign.training.observe import LabelledSet, check_validation, measure
 
@@ -13,5 +13,6 @@ __all__ = [
     "check_validation",
     "load_checkpoint",
     "measure",
+    "previous",
     "save_checkpoint",
 ]

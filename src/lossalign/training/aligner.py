@@ -95,7 +95,7 @@ class Aligner:
             raise InputError(f"loss: {type(loss).__name__} is not an AdaptiveLoss; try AlignedLoss(num_classes=…).")
         if total_steps < 1:
             raise InputError(f"total_steps={total_steps}: give the number of optimiser iterations of the whole run.")
-        every = min(200, max(1, total_steps // 100)) if every is None else every
+        every = min(200, max(10, total_steps // 100), max(total_steps, 1)) if every is None else every
         if not 1 <= every <= total_steps:
             raise InputError(f"every={every}: K must be between 1 and total_steps={total_steps}.")
         self.loss, self.metric = loss, as_metric(metric, higher_is_better)
