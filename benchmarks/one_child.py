@@ -2,8 +2,8 @@
 
     python benchmarks/one_child.py [RUN]
 
-Digits with ten times fewer images of 5 … 9; balanced error of the best averaged weights on images nobody looked at. With the
-folder of a run, its policies are tried too, another one for each seed: the unit of replication is one policy.
+Digits with ten times fewer images of 5 … 9; balanced error of the best averaged weights on images nobody looked at.
+With the folder of a run, its policies are tried too, another one for each seed: the unit of replication is one policy.
 """
 
 import json

@@ -1,56 +1,52 @@
-"""Which engine trains: one call for several tiny networks on CPU, a loop for everything else."""
-
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from lossalign.children import Member, Recipe, SequentialChildren, VmapChildren, choose_engine, make_children
+from lossalign.children import Member, SequentialChildren, VmapChildren, choose_engine, make_children
+from lossalign.children.recipe import Recipe
 from lossalign.core import InputError
+from lossalign.losses import AlignedLoss
 
 
-def members(number: int, weights: int) -> list[Member]:
-    def no_stream() -> Any:
-        return None
+class Branching(nn.Sequential):
+    """Asks its values a question, which vmap cannot answer."""
 
-    return [Member(nn.Linear(weights, 1, bias=False), seed, no_stream) for seed in range(number)]
+    def forward(self, x):
+        return super().forward(x) if x.abs().max() > 0 and self[1].weight.sum() < 1e9 else x
+
+
+class Stream:
+    def next(self):
+        return torch.ones(4, 6), torch.tensor([0, 1, 2, 0])
+
+
+def members(network, count=3):
+    return [Member(network(nn.Flatten(), nn.Linear(6, 3)), seed, Stream) for seed in range(count)]
+
+
+def test_a_model_that_vmap_cannot_lift_trains_one_by_one():
+    children = make_children(members(Branching), AlignedLoss(3), Recipe(iterations=2))
+    assert isinstance(children, SequentialChildren)
+    assert children.advance(2, torch.zeros(3, 3)).isfinite().all()
+
+
+def test_forcing_vmap_on_it_says_why_not():
+    with pytest.raises(InputError, match="cannot lift this model"):
+        make_children(members(Branching), AlignedLoss(3), Recipe(iterations=2), engine="vmap")
+
+
+def test_a_model_that_vmap_can_lift_is_lifted_and_left_as_it_was():
+    some = members(nn.Sequential)
+    before = [{name: t.clone() for name, t in member.model.state_dict().items()} for member in some]
+    state = torch.get_rng_state()
+    assert isinstance(make_children(some, AlignedLoss(3), Recipe(iterations=2)), VmapChildren)
+    assert torch.equal(torch.get_rng_state(), state)
+    for member, weights in zip(some, before, strict=True):
+        assert all(torch.equal(member.model.state_dict()[name], t) for name, t in weights.items())
 
 
 @pytest.mark.parametrize(
-    ("number", "weights", "device", "expected"),
-    [
-        (2, 20_000, "cpu", "vmap"),
-        (2, 20_001, "cpu", "sequential"),
-        (1, 10, "cpu", "sequential"),
-        (10, 10, "cuda", "sequential"),
-        (0, 0, "cpu", "sequential"),
-    ],
+    ("count", "device", "chosen"), [(1, "cpu", "sequential"), (2, "cpu", "vmap"), (2, "cuda", "sequential")]
 )
-def test_auto(number: int, weights: int, device: str, expected: str) -> None:
-    assert choose_engine("auto", members(number, weights), torch.device(device)) == expected
-
-
-@pytest.mark.parametrize("engine", ["sequential", "vmap"])
-def test_an_engine_that_is_named_is_taken(engine: Any) -> None:
-    assert choose_engine(engine, members(1, 10**6), torch.device("cuda")) == engine
-
-
-def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(InputError, match="engine='fused': choose from auto, sequential, vmap"):
-        choose_engine("fused", members(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("number", "kind"), [(2, VmapChildren), (1, SequentialChildren)])
-def test_make_children_builds_what_was_chosen(number: int, kind: type) -> None:
-    made = make_children(members(number, 4), lambda outputs, targets, phi: outputs, Recipe(iterations=1))
-    assert type(made) is kind
-    assert made.count == number
-
-
-@pytest.mark.parametrize("engine", ["auto", "sequential", "vmap"])
-def test_no_children_are_refused(engine: Any) -> None:
-    with pytest.raises(InputError, match="children=0: train at least 1"):
-        make_children([], lambda outputs, targets, phi: outputs, Recipe(iterations=1), engine=engine)
+def test_auto_is_vmap_for_several_tiny_networks_on_cpu(count, device, chosen):
+    assert choose_engine("auto", members(nn.Sequential, count), torch.device(device)) == chosen

@@ -105,8 +105,8 @@ def test_a_metric_of_ones_own_by_import_path(own: str, attribute: str, value: fl
         ("own_metrics:pipeline", "pipeline"),
         ("own_metrics:absent", "has no 'absent'"),
         ("own_metrics:Picky", "name an instance instead"),
-        ("no_such_module:x", "PYTHONPATH"),
-        (":x", "PYTHONPATH"),
+        ("no_such_module:x", "there is no module 'no_such_module'"),
+        (":x", "write module:attribute"),
     ],
 )
 def test_an_import_path_that_leads_nowhere_says_so(own: str, path: str, message: str) -> None:

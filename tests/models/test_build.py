@@ -161,11 +161,11 @@ def test_the_current_directory_is_importable_during_the_call_only(own):
         ("mlp-16-0", "hidden"),
         ("no_such_module_here:make", "no module 'no_such_module_here'"),
         ("torch.no_such_part:make", "no module 'torch.no_such_part'"),
-        ("torch.nn:no_such_factory", "no function or class 'no_such_factory'"),
-        ("math:pi", "no function or class 'pi'"),
-        (":make", "write module:factory"),
-        ("torch:", "write module:factory"),
-        (".models:make", "write module:factory"),
+        ("torch.nn:no_such_factory", "has no 'no_such_factory'"),
+        ("math:pi", "is a float"),
+        (":make", "write module:attribute"),
+        ("torch:", "write module:attribute"),
+        (".models:make", "write module:attribute"),
     ],
 )
 def test_names_that_lead_nowhere_are_explained(name, message):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lossalign.core import RunFolderError
-from lossalign.report.folder import Curves, RunFolder, read_groups
+from lossalign.report.folder import Curves, SavedRun, read_groups
 
 
 def arm(method, seed, start, population="p", children=2):
@@ -22,7 +22,7 @@ def write(folder, arms, lines, metric="error", tail="", percent=True):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "arms.json").write_text(json.dumps(arms))
     (folder / "metrics.jsonl").write_text("\n".join(json.dumps(entry) for entry in lines) + "\n" + tail)
-    return RunFolder.read(folder)
+    return SavedRun.read(folder)
 
 
 def test_an_arm_owns_its_rows(tmp_path):

@@ -115,5 +115,5 @@ def test_minibatches_go_round_the_loader(problem: Any, copied: Callable[[Any], A
 
 def test_another_loss_is_refused(problem: Any) -> None:
     state = problem.aligner().state_dict()
-    with pytest.raises(la.InputError, match=r"state: it holds Φ of shape \(1, 3\), this controller has \(1, 6\)"):
+    with pytest.raises(la.InputError, match="state: it belongs to a loss with other parameters"):
         problem.aligner(loss=la.AlignedLoss(3, groups=("weights", "offsets"))).load_state_dict(state)

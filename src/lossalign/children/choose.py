@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from torch import Tensor
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from lossalign.children.base import Children, LossFunction, Member
 from lossalign.children.recipe import Recipe
@@ -19,14 +21,41 @@ _TINY = 20_000
 """Up to about this many weights, one vmapped call on CPU beats a loop (docs/performance.md)."""
 
 
+def why_not_vmap(members: Sequence[Member]) -> str | None:
+    """Why vmap cannot lift the members' model (branches on values, recurrent layers, …), or None if it can.
+
+    Tries one forward and backward pass of two children on one batch.
+    """
+    pair = [members[0].model, members[-1].model]
+    weights, buffers = stack_module_state(pair)
+    inputs, _ = members[0].stream().next()
+
+    def total(weights: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        outputs: Tensor = functional_call(members[0].model, (weights, buffers), (inputs.cpu(),))
+        return outputs.sum()
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            vmap(grad(total), randomness="different")(weights, buffers)
+    except Exception as error:  # whatever a user's model raises under vmap
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
 def choose_engine(engine: Engine, members: Sequence[Member], device: torch.device) -> Literal["sequential", "vmap"]:
-    """``auto`` is vmap for several tiny networks on CPU, else sequential."""
+    """``auto`` is vmap for several tiny networks on CPU that it can lift, else sequential."""
     if engine not in ("auto", "sequential", "vmap"):
         raise InputError(f"engine={engine!r}: choose from auto, sequential, vmap.")
-    if engine != "auto":
-        return engine
-    weights = sum(p.numel() for p in members[0].model.parameters()) if members else 0
-    return "vmap" if device.type == "cpu" and len(members) > 1 and weights <= _TINY else "sequential"
+    if engine == "sequential" or not members:
+        return "sequential"
+    if engine == "vmap":
+        reason = why_not_vmap(members)
+        if reason is not None:
+            raise InputError(f"engine='vmap': it cannot lift this model ({reason}); use sequential.")
+        return "vmap"
+    weights = sum(p.numel() for p in members[0].model.parameters())
+    tiny = device.type == "cpu" and len(members) > 1 and weights <= _TINY
+    return "vmap" if tiny and why_not_vmap(members) is None else "sequential"
 
 
 def make_children(

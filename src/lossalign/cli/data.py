@@ -60,7 +60,7 @@ def main(args: list[str], console: Console) -> int:
         return 0
     problems = check(chosen.name, chosen.data)
     if problems:
-        raise InputError(f"{chosen.name} in {chosen.data}: {'; '.join(problems)}. Get it with `lossalign data fetch`.")
+        raise InputError(f"{chosen.name} in {chosen.data}: {'; '.join(problems)}")
     console.print(f"{chosen.name} in {chosen.data}: complete, as published.", highlight=False)
     return 0
 

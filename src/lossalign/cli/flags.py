@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,10 @@ class Flags(RunConfig):
         """Nothing is checked here: tyro would word the error; ``config`` checks."""
 
     def config(self) -> RunConfig:
-        """The run alone."""
-        return RunConfig(**{field.name: getattr(self, field.name) for field in fields(RunConfig)})
+        """The run alone: the task's recipe with the flags that differ from it."""
+        given = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
+        recipe = recipe_for(self.task)
+        return recipe_for(self.task, **{name: v for name, v in given.items() if v != getattr(recipe, name)})
 
     def existing(self) -> Existing:
         """What to do with a folder that exists."""
@@ -80,9 +81,3 @@ def parse(command: str, task: str, args: list[str]) -> Flags:
         "compare": f"Compare methods on {task}: paired seeds, one policy as the unit, 95 % intervals.",
     }
     return tyro.cli(Flags, prog=f"lossalign {command} {task}", description=about[command], default=default, args=args)
-
-
-def own_modules_first() -> None:
-    """Let ``module:factory`` find modules in the current folder, as ``python -m`` does."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from importlib import metadata
@@ -10,7 +11,7 @@ from importlib import metadata
 from rich.console import Console
 
 from lossalign.cli import data, policy
-from lossalign.cli.flags import own_modules_first, parse
+from lossalign.cli.flags import parse
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
 from lossalign.core import InputError, LossalignError
@@ -49,9 +50,18 @@ def run_command(args: list[str]) -> int:
     except BrokenPipeError:
         sys.stdout = None  # whoever read our output has left; nothing more to say
         return 1
+    except OSError as error:
+        messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         messages.print("left at once; the last checkpoint is in the run folder, if one was written.")
         return 130
+    except Exception as error:  # a user's own model or metric, or a mistake of ours
+        if "LOSSALIGN_TRACEBACK" in os.environ:
+            raise
+        what = f"error: {type(error).__name__}: {error}"
+        messages.print(f"{what}\nLOSSALIGN_TRACEBACK=1 shows where.", highlight=False, markup=False, soft_wrap=True)
+        return 1
 
 
 def _dispatch(args: list[str], messages: Console) -> int:
@@ -77,7 +87,6 @@ def _dispatch(args: list[str], messages: Console) -> int:
 
 
 def _train(command: str, task: str, args: list[str], messages: Console) -> int:
-    own_modules_first()
     flags = parse(command, task, args)
     listener = ProgressListener(messages)
     with listener.running():

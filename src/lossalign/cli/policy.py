@@ -41,7 +41,8 @@ def policy_file(path: Path, seed: int | None) -> Path:
     """The policy file behind a path that may be a run folder."""
     if not path.is_dir():
         return path
-    found = sorted(path.glob("policy-*.safetensors"), key=lambda p: int(p.stem.split("-")[1]))
+    found = [file for file in path.glob("policy-*.safetensors") if file.stem.split("-", 1)[1].isdigit()]
+    found.sort(key=lambda file: int(file.stem.split("-")[1]))
     if seed is not None:
         found = [file for file in found if file.stem == f"policy-{seed}"]
     if not found:

@@ -30,7 +30,9 @@ def difference(row: Paired, percent: bool) -> str:
         return "–"
     scale = 100 if percent else 1
     text = f"{scale * row.difference:+.2f}" if percent else f"{row.difference:+.4g}"
-    return text if row.half_width is None else f"{text} ± {scale * row.half_width:.2f}"
+    if row.half_width is None:
+        return text
+    return f"{text} ± {scale * row.half_width:.2f}" if percent else f"{text} ± {row.half_width:.2g}"
 
 
 def result_table(result: Result) -> Table:
@@ -93,4 +95,6 @@ def print_result(result: Result, console: Console) -> None:
     if result.split == "selection":
         console.print("The selection split picked these weights; score the test split once with --final.")
     for path in result.files:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+    if not any(path.suffix == ".png" for path in result.files):
+        console.print("No pictures: they need matplotlib, `pip install 'lossalign\\[report]'`.")

@@ -186,6 +186,9 @@ class LearningController:
                 f"state: it holds Φ of shape {tuple(state['phi'].shape)}, this controller has "
                 f"{tuple(self._phi.shape)}; use the same loss, groups and number of children."
             )
+        self._all.check(state["phi"])
+        if state["reward"].keys() != self._reward.state_dict().keys():
+            raise InputError("state: it was saved under another reward; use the same preset.")
         self._phi, self._before = state["phi"], state["before"]
         self._memory = None if state["memory"] is None else StateMemory(**state["memory"])
         self._reward.load_state_dict(state["reward"])

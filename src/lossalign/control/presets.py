@@ -11,6 +11,17 @@ from typing import Any, Literal
 from lossalign.control.reward import Evaluation
 from lossalign.core import InputError
 
+_RANGES = (
+    ("average", 0.1, 1000.0),
+    ("gamma", 0.0, 1.0),
+    ("zero_bias", -1e6, 1e6),
+    ("entropy_bonus", 0.0, 100.0),
+    ("clip", 1e-3, 100.0),
+    ("learning_rate", 1e-9, 10.0),
+    ("reset", 0.1, 1e9),
+)
+"""Fields that are real numbers, and between which values they make sense."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
@@ -62,6 +73,12 @@ class Preset:
         for name in ("evaluations", "returns", "replay", "batch", "updates", "history", "parameters"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: it must be at least 1.")
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise InputError(f"{name}={value}: it must lie between {low:g} and {high:g}.")
+        if not self.hidden or min(self.hidden) < 1:
+            raise InputError(f"hidden={self.hidden}: give at least one hidden layer of at least one unit.")
 
 
 def paper() -> Preset:

@@ -2,6 +2,7 @@
 
 from lossalign.core.errors import CheckpointError, InputError, LossalignError, NonFiniteError, RunFolderError
 from lossalign.core.parameters import ParameterGroup, ParameterSpec
+from lossalign.core.plugs import import_plug
 from lossalign.core.seeding import generator
 from lossalign.core.types import Controller, Observation
 
@@ -16,4 +17,5 @@ __all__ = [
     "ParameterSpec",
     "RunFolderError",
     "generator",
+    "import_plug",
 ]

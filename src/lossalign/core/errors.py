@@ -20,7 +20,15 @@ class InputError(LossalignError, ValueError):
 
 
 class NonFiniteError(LossalignError):
-    """NaN or inf in a loss, an output or a metric."""
+    """NaN or inf in a loss, an output or a metric.
+
+    Attributes:
+        child: which row of the population.
+    """
+
+    def __init__(self, message: str, child: int = 0) -> None:
+        super().__init__(message)
+        self.child = child
 
 
 class CheckpointError(LossalignError):

@@ -12,6 +12,13 @@ from lossalign.children import Engine, Recipe
 from lossalign.control import Preset, preset_named, switch
 from lossalign.core import InputError
 
+DEFAULT_GROUPS = {
+    "aligned": ("offsets",),
+    "class-correlation": ("diagonal", "pairs"),
+    "log-class-correlation": ("diagonal", "pairs"),
+}
+"""Which groups of a loss are moved unless the preset or a switch says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -111,8 +118,12 @@ class RunConfig:
         return self.iterations // self.every
 
     def controls(self) -> Preset:
-        """The preset with its switches set."""
-        return switch(preset_named(self.preset), parse_switches(self.switches))
+        """The preset with its switches set; another loss than the preset's brings its own groups."""
+        preset = preset_named(self.preset)
+        if self.loss is not None:
+            own = preset.groups if self.loss == preset.loss else DEFAULT_GROUPS.get(self.loss, preset.groups)
+            preset = switch(preset, {"loss": self.loss, "groups": own})
+        return switch(preset, parse_switches(self.switches))
 
     def recipe(self) -> Recipe:
         """How children are trained."""
@@ -142,12 +153,14 @@ class RunConfig:
         return cls(**{name: value for name, value in lists.items() if name in known})
 
     def changed(self, changes: dict[str, Any]) -> RunConfig:
-        """With some fields replaced; None leaves a field as it is."""
+        """With some fields replaced; a fraction for validation also replaces the numbers per class."""
         known = {field.name for field in fields(self)}
         unknown = [name for name in changes if name not in known]
         if unknown:
             raise InputError(f"{unknown[0]!r} is not a field of a run; choose from {', '.join(sorted(known))}.")
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        if changes.get("validation_fraction") is not None:
+            changes = {"reward_per_class": None, "selection_per_class": None, "test_per_class": None, **changes}
+        return replace(self, **changes)
 
 
 def parse_switches(switches: tuple[str, ...]) -> dict[str, Any]:

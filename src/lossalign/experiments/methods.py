@@ -135,7 +135,7 @@ def make_loss(name: str, groups: tuple[str, ...], counts: Tensor) -> AdaptiveLos
 
 def grouped_by_loss(config: RunConfig) -> dict[str, list[str]]:
     """Trained methods by the loss they train under: each loss is one population."""
-    own = config.loss or config.controls().loss
+    own = config.controls().loss
     families: dict[str, list[str]] = {}
     for name in config.methods:
         method = method_named(name)

@@ -148,7 +148,7 @@ def _member(config: RunConfig, data: SeedData, seed: int, child: int, device: to
         return BatchStream(data.train, config.batch_size, data.transform, batches, device)
 
     # One whole number for each child: the same for every method, so that rivals are paired.
-    return Member(model, seed * 1_000_003 + child, stream)
+    return Member(model, generator(seed, "child", child, "layers").initial_seed(), stream)
 
 
 def build(config: RunConfig) -> Experiment:

@@ -38,8 +38,8 @@ def digits_lt(**changes: Any) -> RunConfig:
     return digits(task="digits-lt", ratio=20.0).changed(changes)
 
 
-def _cifar(name: str, classes: int, **changes: Any) -> RunConfig:
-    base = RunConfig(
+def _cifar(name: str, classes: int) -> RunConfig:
+    return RunConfig(
         task=name,
         source=name,
         reward_per_class=5000 // classes,
@@ -52,7 +52,6 @@ def _cifar(name: str, classes: int, **changes: Any) -> RunConfig:
         every=200,
         schedule="steps",
     )
-    return base.changed(changes)
 
 
 def cifar10(**changes: Any) -> RunConfig:
@@ -145,5 +144,7 @@ def recipe_for(task: str, **changes: Any) -> RunConfig:
     if kind in OWN_DATA and path:
         if not Path(path).exists():
             raise InputError(f"task {task!r}: {path} does not exist.")
+        if changes.get("data", path) != path:
+            raise InputError(f"data={changes['data']!r}: the task {task!r} names its data already; leave data out.")
         return OWN_DATA[kind](path, **changes)
     raise InputError(f"task {task!r} is unknown; choose from {', '.join(RECIPES)}, table:FILE, images:FOLDER.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lossalign.core import RunFolderError
+from lossalign.core import NonFiniteError, RunFolderError
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.events import Events, open_events
 from lossalign.experiments.folder import LEDGER, Existing, RunFolder, find_folder
@@ -98,7 +98,12 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
         arms = [arm for arm in experiment.arms if arm.population == name]
         saved, pause = time.monotonic(), 0.0
         while population.step_count < population.steps:
-            record = population.step()
+            try:
+                record = population.step()
+            except NonFiniteError as error:
+                arm = next(arm for arm in arms if arm.start <= error.child < arm.rows.stop)
+                where = f"{arm.method}, seed {arm.seed}, child {error.child - arm.start}"
+                raise NonFiniteError(f"{error} ({where})", error.child) from error
             folder.record(name, record)
             events.record(record, arms)
             listener.stepped(name, record, arms)

@@ -1,4 +1,4 @@
-"""Score the selected weights of every arm on a split that picked nothing, or on the test split once."""
+"""Score the selected and the last weights of every arm: on the test split once, otherwise on the selection split."""
 
 from __future__ import annotations
 

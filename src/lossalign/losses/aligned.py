@@ -11,7 +11,7 @@ from torch import Tensor
 from lossalign.core import InputError, ParameterGroup, ParameterSpec
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
-from lossalign.losses.classes import check_groups, check_labels, class_pairs, symmetric
+from lossalign.losses.classes import check_groups, check_labels, check_shapes, class_pairs, symmetric
 
 
 def aligned_loss(
@@ -135,6 +135,7 @@ class AlignedLoss(AdaptiveLoss):
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every example [B], from logits [B, C]."""
+        check_shapes(outputs, targets, self.num_classes)
         u, b, pairs = self._parts(phi)
         return aligned_loss(outputs.float(), targets, u, b, pairs, self.frequencies.to(outputs.device), self.kappa)
 

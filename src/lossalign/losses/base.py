@@ -12,8 +12,8 @@ from lossalign.core import ParameterSpec
 class AdaptiveLoss(ABC):
     """A loss with parameters Φ, written for one child.
 
-    Subclass it, set ``spec`` and ``num_statistics``, and write two methods; ``docs/losses.md`` has a worked example.
-    Both methods must be pure tensor code without data-dependent shapes, so that engines can lift them over children
+    Subclass it, set ``spec`` and ``num_statistics``, and write three methods; ``docs/losses.md`` has a worked example.
+    The first two must be pure tensor code without data-dependent shapes, so that engines can lift them over children
     with ``torch.func.vmap``.
 
     Attributes:

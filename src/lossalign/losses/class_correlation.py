@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lossalign.core import InputError, ParameterGroup, ParameterSpec
 from lossalign.losses.base import AdaptiveLoss
-from lossalign.losses.classes import check_groups, check_labels, class_pairs, symmetric
+from lossalign.losses.classes import check_groups, check_labels, check_shapes, class_pairs, symmetric
 
 Form = Literal["sigmoid", "log-sigmoid"]
 
@@ -111,6 +111,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Eq. 6 of every example [B], from logits [B, C]."""
+        check_shapes(outputs, targets, self.num_classes)
         return class_correlation_loss(F.log_softmax(outputs.float(), -1), targets, self.matrix(phi), self.form)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -33,6 +33,22 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         )
 
 
+def check_shapes(outputs: Tensor, targets: Tensor, num_classes: int) -> None:
+    """Refuse outputs that are not one row of logits for every label.
+
+    Example:
+        >>> check_shapes(torch.zeros(3, 5), torch.zeros(3), 4)
+        Traceback (most recent call last):
+        ...
+        lossalign.core.errors.InputError: outputs have shape (3, 5); for 3 labels and num_classes=4 they must be (3, 4).
+    """
+    if outputs.shape != (len(targets), num_classes):
+        raise InputError(
+            f"outputs have shape {tuple(outputs.shape)}; for {len(targets)} labels and num_classes={num_classes} they "
+            f"must be ({len(targets)}, {num_classes})."
+        )
+
+
 def check_groups(groups: Sequence[str], known: Sequence[str], num_classes: int) -> None:
     """Refuse group names that a loss does not have, and fewer than two classes."""
     if num_classes < 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lossalign.core import InputError
+from lossalign.core import InputError, import_plug
 from lossalign.metrics.adapters import FunctionMetric, PipelineMetric, TorchMetric, TorchMetricLike
 from lossalign.metrics.base import Metric
 from lossalign.metrics.confusion import BalancedError, ErrorRate, MacroF1, MeanCost, WorstClassRecall
@@ -69,7 +68,7 @@ def metric_named(name: str, num_classes: int | None = None) -> Metric:
     if known not in METRICS:
         if not rest:
             raise InputError(f"metric {name!r} is unknown; choose from {', '.join(METRICS)}, or give module:attribute.")
-        return _imported(known, rest)
+        return _imported(name)
     if bool(rest) != (known in _WITH_FILE):
         raise InputError(f"metric {name!r}: write {_WITH_FILE.get(known, known)!r}.")
     metric = METRICS[known](rest) if rest else METRICS[known]()
@@ -122,19 +121,13 @@ def _is_pipeline(fn: Callable[..., object]) -> bool:
         return False
 
 
-def _imported(module: str, attribute: str) -> Metric:
-    name = f"{module}:{attribute}"
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, ValueError) as cause:
-        raise InputError(f"metric {name!r}: cannot import {module!r} ({cause}); is it on PYTHONPATH?") from cause
-    if found is None:
-        raise InputError(f"metric {name!r}: module {module!r} has no {attribute!r}.")
+def _imported(name: str) -> Metric:
+    found = import_plug("metric", name)
     if isinstance(found, type):
         try:
             found = found()
         except TypeError as cause:
-            raise InputError(f"metric {name!r}: {attribute}() failed ({cause}); name an instance instead.") from cause
+            raise InputError(f"metric {name!r}: calling it failed ({cause}); name an instance instead.") from cause
     metric = as_metric(found)
     if not isinstance(metric, Metric):
         raise InputError(

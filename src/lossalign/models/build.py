@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from lossalign.core import InputError
+from lossalign.core import InputError, import_plug
 from lossalign.models.densenet import DenseNet
 from lossalign.models.resnet import ResNet
 from lossalign.models.small import MLP, SmallCNN
@@ -67,8 +62,7 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
         if ":" in name:
-            with _importable(Path.cwd()):
-                model = _build_own(name, input_shape, num_classes)
+            model = _build_own(name, input_shape, num_classes)
         else:
             model = _build_ours(name, input_shape, num_classes)
         _check_output(name, model, input_shape, num_classes)
@@ -92,7 +86,9 @@ def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
-    factory = _find_factory(name)
+    factory = import_plug("model", name)
+    if not callable(factory):
+        raise InputError(f"model={name!r} is a {type(factory).__name__}; name a function or class that makes a model.")
     offered = {"input_shape": input_shape, "num_classes": num_classes, "in_channels": input_shape[0]}
     signature = inspect.signature(factory)
     by_keyword = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
@@ -105,27 +101,13 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
             f"model={name!r}: the factory's signature is {signature}, but it is called with {', '.join(offered)} at "
             "most; give its other arguments defaults."
         ) from error
-    model = factory(**arguments)
+    try:
+        model = factory(**arguments)
+    except Exception as error:  # whatever the user's factory raises
+        raise InputError(f"model={name!r}: the factory failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"model={name!r}: the factory returned a {type(model).__name__}; return a torch.nn.Module.")
     return model
-
-
-def _find_factory(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or module_name.startswith(".") or not attribute:
-        raise InputError(f"model={name!r}: write module:factory, e.g. my_models:make.")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"model={name!r}: there is no module {error.name!r}; run from the folder that holds it, or install it."
-        ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise InputError(f"model={name!r}: module {module_name!r} has no function or class {attribute!r}; define it.")
-    found: Callable[..., Any] = factory
-    return found
 
 
 def _check_output(name: str, model: nn.Module, input_shape: Shape, num_classes: int) -> None:
@@ -149,13 +131,3 @@ def _check_output(name: str, model: nn.Module, input_shape: Shape, num_classes: 
             f"model={name!r} maps inputs (2, *{input_shape}) to {shape}; it must return a tensor of shape "
             f"(2, {num_classes}), one logit for each class."
         )
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossalign.core.errors import InputError
-from lossalign.report.folder import Array, Curves, PhiGroup, RunFolder, finite_mean, read_groups
+from lossalign.report.folder import Array, Curves, PhiGroup, SavedRun, finite_mean, read_groups
 
 try:
     from matplotlib import colormaps
@@ -56,7 +56,7 @@ def curves_figure(run: Path) -> Path:
     Returns:
         The path of the picture.
     """
-    read = RunFolder.read(run)
+    read = SavedRun.read(run)
     methods = {name: Curves.read(read, name) for name in read.methods}
     colours = _method_colours(read.methods)
     figure = _new_figure(
@@ -85,7 +85,7 @@ def phi_figure(run: Path) -> Path:
     Returns:
         The path of the picture.
     """
-    read = RunFolder.read(run)
+    read = SavedRun.read(run)
     method = min(read.methods, key=lambda name: (name != "ala", name == "fixed"))
     groups, iterations = read_groups(read, method)
     groups = [group for group in groups if group.moved] or groups

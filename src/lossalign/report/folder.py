@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class SavedRun:
     """``config.json``, ``arms.json`` and ``metrics.jsonl``, its lines by population in the order of their steps."""
 
     path: Path
@@ -26,7 +26,7 @@ class RunFolder:
     steps: dict[str, list[dict[str, Any]]]
 
     @classmethod
-    def read(cls, path: Path) -> RunFolder:
+    def read(cls, path: Path) -> SavedRun:
         """Read the folder at ``path``; a last line that was cut short by a stop is left out."""
         config, arms = (_read_json(path / name) for name in ("config.json", "arms.json"))
         steps: dict[str, dict[int, dict[str, Any]]] = {}
@@ -89,7 +89,7 @@ class Curves:
     seeds: NDArray[np.int64]
 
     @classmethod
-    def read(cls, run: RunFolder, method: str) -> Curves:
+    def read(cls, run: SavedRun, method: str) -> Curves:
         """All children of ``method`` over all seeds; NaN where a population has no value at an iteration."""
         arms = run.arms_of(method)
         iterations = np.unique(np.concatenate([run.iterations(arm["population"]) for arm in arms]))
@@ -144,7 +144,7 @@ class PhiGroup:
         return bool((self.values != self.values[:1]).any())
 
 
-def read_groups(run: RunFolder, method: str) -> tuple[list[PhiGroup], Array]:
+def read_groups(run: SavedRun, method: str) -> tuple[list[PhiGroup], Array]:
     """The groups of Φ of all children of ``method``, and the iteration of each of their T values [T]."""
     arms = run.arms_of(method)
     saved = {arm["population"]: _read_arrays(run.path / f"phi-{arm['population']}.npz") for arm in arms}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +51,15 @@ def evaluating(model: nn.Module, weights: dict[str, Tensor] | None) -> Iterator[
             module.training = mode
 
 
+def _full_precision(tensor: Tensor) -> Tensor:
+    """Half-precision weights as float32: an average of them would stall at their resolution."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _names(loss: AdaptiveLoss) -> list[str]:
+    return [f"{group.name}/{label}" for group in loss.spec.groups for label in group.labels]
+
+
 def _copy_into(live: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
     for name, tensor in weights.items():
         live[name].copy_(tensor)
@@ -64,12 +74,14 @@ class Aligner:
     Args:
         loss: an ``AdaptiveLoss``.
         metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
-            or ``(model, loader) -> float`` with ``higher_is_better`` said.
+            or ``(model, loader) -> float`` (its parameters so named) with ``higher_is_better`` said.
         val_loader: batches ``(inputs, targets)`` that the model does not train on, in the same order every time.
         total_steps: optimiser iterations of the whole run.
-        every: K, iterations between two moves of Φ; a hundredth of the run, at most 200, if not given.
-        preset: the controller's switches, ``lossalign.default()`` if not given.
-        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")``.
+        every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
+        preset: the controller's switches, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
+            used: all groups of the loss you give are moved.
+        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")`` of a run with many children. One
+            child alone teaches a fresh policy little: see docs/results.md.
         learn: False to use ``policy`` as it is.
         higher_is_better: the metric's direction, if it does not say so itself.
         forward: how to get ``(outputs, targets)`` from the model and a batch of ``val_loader``.
@@ -161,7 +173,7 @@ class Aligner:
     def _average(self, model: nn.Module) -> None:
         if self.preset.average is None:
             return
-        current = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        current = {name: _full_precision(tensor.detach()) for name, tensor in model.state_dict().items()}
         if self._averaged is None:
             self._averaged = {name: tensor.clone() for name, tensor in current.items()}
         self._averaged = {name: tensor.to(current[name].device) for name, tensor in self._averaged.items()}
@@ -241,6 +253,8 @@ class Aligner:
 
     def _peek(self) -> None:
         """Find what is wrong with the validation loader before anything is trained."""
+        if not isinstance(self._loader, Iterable):
+            raise InputError(f"val_loader: {type(self._loader).__name__} has no batches; give a list or a DataLoader.")
         with torch.random.fork_rng([]):
             batches = iter(self._loader)
             batch = next(batches, None)
@@ -259,7 +273,8 @@ class Aligner:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, beside the model's and the optimiser's own state."""
-        return {
+        state = {
+            "parameters": _names(self.loss),
             "iteration": self._iteration,
             "drawn": self._drawn,
             "values": self._values,
@@ -269,17 +284,17 @@ class Aligner:
             "best_error": self._best_error,
             "controller": self._controller.state_dict(),
         }
+        return copy.deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
+        if state.get("parameters") != _names(self.loss):
+            raise InputError("state: it belongs to a loss with other parameters; use the same loss and groups.")
+        state = copy.deepcopy(state)
         self._controller.load_state_dict(state["controller"])
         self._iteration, self._drawn, self._best_error = state["iteration"], 0, state["best_error"]
-        self._values, self._history = list(state["values"]), list(state["history"])
-        copied = {
-            name: None if state[name] is None else {key: tensor.clone() for key, tensor in state[name].items()}
-            for name in ("averaged", "best")
-        }
-        self._averaged, self._best = copied["averaged"], copied["best"]
+        self._values, self._history = state["values"], list(state["history"])
+        self._averaged, self._best = state["averaged"], state["best"]
         self._batches = iter(())
         with torch.random.fork_rng([]):
             for _ in range(state["drawn"]):

@@ -46,15 +46,20 @@ def check_validation(loss: AdaptiveLoss, targets: Tensor, name: str) -> None:
         )
 
 
+_WAY_OUT: dict[Finite, str] = {
+    "training loss": "lower the learning rate (a run goes on from its last good checkpoint with --resume)",
+    "outputs": "lower the learning rate (a run goes on from its last good checkpoint with --resume)",
+    "metric": "its outputs are finite, so look at the metric: does it divide by something that can be zero?",
+}
+
+
 def check_finite(values: Tensor, what: Finite, step: int) -> None:
     """Refuse NaN or inf in values of N children [N, …]; names the step and the child."""
     bad = ~torch.isfinite(values.reshape(len(values), -1)).all(1)
     if bad.any():
         child = int(bad.nonzero()[0])
-        raise NonFiniteError(
-            f"step {step}: the {what} of child {child} {'are' if what == 'outputs' else 'is'} not finite; lower the "
-            "learning rate (a run goes on from its last good checkpoint with --resume)."
-        )
+        are = "are" if what == "outputs" else "is"
+        raise NonFiniteError(f"step {step}: the {what} of child {child} {are} not finite; {_WAY_OUT[what]}.", child)
 
 
 def measure(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
