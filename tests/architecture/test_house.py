@@ -50,11 +50,16 @@ def test_links_of_a_page_lead_somewhere(page):
 def test_commands_of_a_page_are_understood(page):
     """Every `lossalign …` command in a page parses: task, flags and values are known."""
     from lossalign.cli.flags import parse
+    from lossalign.experiments import METHODS
+    from lossalign.metrics import metric_named
 
     for line in re.findall(r"^lossalign (?:train|compare) .+$", page.read_text().replace("\\\n", " "), re.MULTILINE):
         _, command, task, *args = line.split()
         if not task.startswith(("table:", "images:")):
-            parse(command, task, args).config()
+            config = parse(command, task, args).config()
+            config.controls()
+            metric_named(config.metric, 10)
+            assert set(config.methods) <= set(METHODS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
