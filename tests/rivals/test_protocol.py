@@ -10,7 +10,7 @@ import torch
 
 from lossalign.core import Controller, Observation, ParameterSpec, generator
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
-from lossalign.rivals import ConfusionMatrix, ProportionalRule, RandomMatrix, designed, fixed, logit_adjustment
+from lossalign.rivals import confusion_matrix, designed, fixed, logit_adjustment, proportional_rule, random_matrix
 
 CHILDREN = 3
 ALIGNED, PRINTED = AlignedLoss(4, groups=("weights", "offsets")).spec, ClassCorrelationLoss(4).spec
@@ -23,9 +23,9 @@ def deferred(seed: int) -> Controller:
 MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
     "fixed": (ALIGNED, lambda seed: fixed(ALIGNED, CHILDREN)),
     "deferred": (ALIGNED, deferred),
-    "proportional rule": (ALIGNED, lambda seed: ProportionalRule(ALIGNED, children=CHILDREN)),
-    "random matrix": (PRINTED, lambda seed: RandomMatrix(PRINTED, children=CHILDREN, generator=generator(seed))),
-    "confusion matrix": (PRINTED, lambda seed: ConfusionMatrix(PRINTED, children=CHILDREN)),
+    "proportional rule": (ALIGNED, lambda seed: proportional_rule(ALIGNED, children=CHILDREN)),
+    "random matrix": (PRINTED, lambda seed: random_matrix(PRINTED, children=CHILDREN, generator=generator(seed))),
+    "confusion matrix": (PRINTED, lambda seed: confusion_matrix(PRINTED, children=CHILDREN)),
 }
 RIVALS = pytest.mark.parametrize(("spec", "make"), list(MAKERS.values()), ids=list(MAKERS))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lossalign.core import InputError, Observation, generator
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
-from lossalign.rivals import ConfusionMatrix, ProportionalRule, RandomMatrix
+from lossalign.rivals import confusion_matrix, proportional_rule, random_matrix
 from lossalign.rivals.rules import confusion_phi, proportional_move
 
 LOSSES = st.lists(st.floats(0, 5, width=32), min_size=2, max_size=10)
@@ -51,7 +51,7 @@ def test_equal_classes_stay() -> None:
 
 def test_the_proportional_rule_moves_offsets_alone_and_stops_at_the_edge() -> None:
     spec = AlignedLoss(3, groups=("weights", "offsets")).spec
-    rule = ProportionalRule(spec, children=2)
+    rule = proportional_rule(spec, children=2)
     statistics = torch.rand(2, 6, 1, generator=generator(0))
     statistics[:, 3:, 0] = torch.tensor([0.1, 0.5, 0.9])
     for _ in range(40):
@@ -63,12 +63,12 @@ def test_the_proportional_rule_moves_offsets_alone_and_stops_at_the_edge() -> No
 
 def test_a_loss_without_offsets_has_no_proportional_rule() -> None:
     with pytest.raises(InputError, match=r"groups=\['offsets'\]: choose from \['weights'\]"):
-        ProportionalRule(AlignedLoss(3, groups=("weights",)).spec, children=2)
+        proportional_rule(AlignedLoss(3, groups=("weights",)).spec, children=2)
 
 
 def test_the_random_matrix_is_drawn_anew_around_the_identity() -> None:
     spec = ClassCorrelationLoss(10).spec
-    rival = RandomMatrix(spec, children=20, generator=generator(0))
+    rival = random_matrix(spec, children=20, generator=generator(0))
     drawn = [rival.phi]
     for _ in range(5):
         rival.step(see(torch.zeros(20, spec.size, 2)))
@@ -94,7 +94,7 @@ def test_confusion_becomes_the_identity_as_the_network_learns(certainty: float) 
     loss = ClassCorrelationLoss(3)
     targets = torch.arange(3).repeat(4)
     logits = certainty * torch.nn.functional.one_hot(targets, 3).float()
-    rival = ConfusionMatrix(loss.spec, children=1)
+    rival = confusion_matrix(loss.spec, children=1)
     assert torch.equal(rival.phi[0], loss.spec.initial)
     rival.step(see(loss.statistics(logits, targets)[None]))
     loss.spec.check(rival.phi)

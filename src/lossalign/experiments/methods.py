@@ -98,15 +98,15 @@ METHODS: dict[str, Method] = {
         groups=("offsets",),
     ),
     "proportional-rule": Method(
-        controller=lambda s: rivals.ProportionalRule(s.spec, children=s.children), loss="aligned", groups=("offsets",)
+        controller=lambda s: rivals.proportional_rule(s.spec, children=s.children), loss="aligned", groups=("offsets",)
     ),
     "random-matrix": Method(
-        controller=lambda s: rivals.RandomMatrix(s.spec, children=s.children, generator=s.generator("matrix")),
+        controller=lambda s: rivals.random_matrix(s.spec, children=s.children, generator=s.generator("matrix")),
         loss="class-correlation",
         groups=("diagonal", "pairs"),
     ),
     "confusion-matrix": Method(
-        controller=lambda s: rivals.ConfusionMatrix(s.spec, children=s.children),
+        controller=lambda s: rivals.confusion_matrix(s.spec, children=s.children),
         loss="class-correlation",
         groups=("diagonal", "pairs"),
     ),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from lossalign.core import Observation, ParameterSpec
+from lossalign.rivals.rule import RuleController
 
 
 def proportional_move(statistics: Tensor, step: Tensor) -> Tensor:
@@ -24,64 +23,25 @@ def proportional_move(statistics: Tensor, step: Tensor) -> Tensor:
     return -step * z.clamp(-1, 1)
 
 
-class ProportionalRule:
+def proportional_rule(spec: ParameterSpec, children: int) -> RuleController:
     """Told that classes matter equally: offsets follow the validation loss of each class."""
+    offsets = spec.select(["offsets"])
 
-    def __init__(self, spec: ParameterSpec, *, children: int) -> None:
-        self._spec, self._offsets = spec, spec.select(["offsets"])
-        self._phi = spec.initial.expand(children, -1).clone()
+    def rule(phi: Tensor, seen: Observation) -> Tensor:
+        phi = phi.clone()
+        phi[:, offsets] += proportional_move(seen.statistics[:, offsets, 0], spec.step[offsets])
+        return phi
 
-    @property
-    def phi(self) -> Tensor:
-        """Φ of every child [n, P]."""
-        return self._phi
-
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Move the offsets against the classes' losses."""
-        move = proportional_move(seen.statistics[:, self._offsets, 0], self._spec.step[self._offsets])
-        phi = self._phi.clone()
-        phi[:, self._offsets] += move
-        self._phi = phi.clamp(self._spec.low, self._spec.high)
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Today's Φ."""
-        return {"phi": self._phi}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self._phi = state["phi"]
+    return RuleController(spec, children, rule)
 
 
-class RandomMatrix:
+def random_matrix(spec: ParameterSpec, children: int, generator: torch.Generator, noise: float = 0.1) -> RuleController:
     """The paper's control "random matrix": Φ_t is the identity with 10 % noise, drawn anew at every step."""
 
-    def __init__(self, spec: ParameterSpec, *, children: int, generator: torch.Generator, noise: float = 0.1) -> None:
-        self._spec, self._children, self._generator, self._noise = spec, children, generator, noise
-        self._phi = self._draw()
+    def draw() -> Tensor:
+        return spec.initial + noise * torch.randn(children, spec.size, generator=generator)
 
-    def _draw(self) -> Tensor:
-        noise = torch.randn(self._children, self._spec.size, generator=self._generator)
-        return (self._spec.initial + self._noise * noise).clamp(self._spec.low, self._spec.high)
-
-    @property
-    def phi(self) -> Tensor:
-        """Φ of every child [n, P]."""
-        return self._phi
-
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Draw a new Φ."""
-        self._phi = self._draw()
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Today's Φ and the generator."""
-        return {"phi": self._phi, "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self._phi = state["phi"]
-        self._generator.set_state(state["generator"])
+    return RuleController(spec, children, rule=lambda phi, seen: draw(), start=draw(), generator=generator)
 
 
 def confusion_phi(statistics: Tensor) -> Tensor:
@@ -97,26 +57,6 @@ def confusion_phi(statistics: Tensor) -> Tensor:
     return torch.exp(-torch.expm1(statistics)).mean(-1)
 
 
-class ConfusionMatrix:
+def confusion_matrix(spec: ParameterSpec, children: int) -> RuleController:
     """The paper's control "confusion matrix": Φ_t is what the children confuse now."""
-
-    def __init__(self, spec: ParameterSpec, *, children: int) -> None:
-        self._phi = spec.initial.expand(children, -1).clone()
-
-    @property
-    def phi(self) -> Tensor:
-        """Φ of every child [n, P]."""
-        return self._phi
-
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Take the newest confusion as Φ."""
-        self._phi = confusion_phi(seen.statistics)
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Today's Φ."""
-        return {"phi": self._phi}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self._phi = state["phi"]
+    return RuleController(spec, children, rule=lambda phi, seen: confusion_phi(seen.statistics))

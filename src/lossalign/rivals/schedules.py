@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lossalign.core import Observation, ParameterSpec
-
-Schedule = Callable[[float], Tensor]
-"""From progress, 0 to 1, to Φ [P]."""
+from lossalign.core import ParameterSpec
+from lossalign.rivals.rule import RuleController
 
 
 def inverse_frequency(counts: Tensor) -> Tensor:
@@ -36,49 +31,21 @@ def logit_adjustment(counts: Tensor, tau: float = 1.0) -> Tensor:
     return -tau * inverse_frequency(counts)
 
 
-class ScheduledController:
-    """Gives every child Φ(progress): the fixed loss, and every loss designed by hand."""
-
-    def __init__(self, spec: ParameterSpec, *, children: int, schedule: Schedule) -> None:
-        self._spec, self._children, self._schedule = spec, children, schedule
-        self._phi = self._at(0.0)
-
-    def _at(self, progress: float) -> Tensor:
-        phi = self._schedule(progress).clamp(self._spec.low, self._spec.high)
-        return phi.expand(self._children, -1).clone()
-
-    @property
-    def phi(self) -> Tensor:
-        """Φ of every child [n, P]."""
-        return self._phi
-
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Move Φ to where the schedule is now."""
-        self._phi = self._at(seen.progress)
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Today's Φ."""
-        return {"phi": self._phi}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self._phi = state["phi"]
-
-
-def fixed(spec: ParameterSpec, children: int) -> ScheduledController:
+def fixed(spec: ParameterSpec, children: int) -> RuleController:
     """Φ stays at its start: cross-entropy, under ``AlignedLoss``."""
-    return ScheduledController(spec, children=children, schedule=lambda progress: spec.initial)
+    return RuleController(spec, children, rule=lambda phi, seen: phi)
 
 
-def designed(spec: ParameterSpec, children: int, group: str, values: Tensor, since: float = 0.0) -> ScheduledController:
-    """One group at ``values`` from ``since`` (a fraction of the run) on, everything else at its start."""
-    where = spec.select([group])
+def designed(spec: ParameterSpec, children: int, group: str, values: Tensor, since: float = 0.0) -> RuleController:
+    """One group at ``values`` from ``since`` (a fraction of the run) on, everything else at its start.
 
-    def schedule(progress: float) -> Tensor:
-        phi = spec.initial.clone()
-        if progress >= since:
-            phi[where] = values
-        return phi
+    Values beyond the range of the group are cut: classes that differ more than e^6-fold in size are treated as if they
+    differed that much.
+    """
+    until, after = spec.initial, spec.initial.clone()
+    after[spec.select([group])] = values
 
-    return ScheduledController(spec, children=children, schedule=schedule)
+    def at(progress: float) -> Tensor:
+        return after if progress >= since else until
+
+    return RuleController(spec, children, rule=lambda phi, seen: at(seen.progress), start=at(0.0))

@@ -1,0 +1,61 @@
+"""One controller for every rival: Φ follows a rule that does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossalign.core import Observation, ParameterSpec
+
+Rule = Callable[[Tensor, Observation], Tensor]
+"""From today's Φ [n, P] and what was observed to the next Φ [n, P], or one for all children [P]."""
+
+
+class RuleController:
+    """Moves Φ of n children by a rule, and keeps it in range.
+
+    Args:
+        spec: the loss's parameters.
+        children: n.
+        rule: the next Φ.
+        start: the first Φ [n, P] or [P]; the loss's own start if None.
+        generator: the rule's random stream, if it has one, so that a resumed run goes on with it.
+    """
+
+    def __init__(
+        self,
+        spec: ParameterSpec,
+        children: int,
+        rule: Rule,
+        start: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._spec, self._children, self._rule, self._generator = spec, children, rule, generator
+        self._phi = self._fitted(spec.initial if start is None else start)
+
+    def _fitted(self, phi: Tensor) -> Tensor:
+        return phi.clamp(self._spec.low, self._spec.high).expand(self._children, -1).clone()
+
+    @property
+    def phi(self) -> Tensor:
+        """Φ of every child [n, P]."""
+        return self._phi
+
+    def step(self, seen: Observation) -> dict[str, Tensor]:
+        """Follow the rule."""
+        self._phi = self._fitted(self._rule(self._phi, seen))
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Today's Φ, and the random stream."""
+        state = None if self._generator is None else self._generator.get_state()
+        return {"phi": self._phi, "generator": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._phi = state["phi"]
+        if self._generator is not None:
+            self._generator.set_state(state["generator"])
