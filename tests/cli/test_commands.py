@@ -145,6 +145,36 @@ def test_own_table_own_model_own_metric(tmp_path, monkeypatch, capsys):
     assert 0.5 < json.loads(capsys.readouterr().out)["rows"]["ala"]["mean"] <= 1
 
 
+@pytest.mark.parametrize(
+    ("code", "flag", "message"),
+    [
+        ("def thing(:", "--model", "importing 'mine' failed: SyntaxError"),
+        ("import nothing_like_it\ndef thing(): pass", "--model", "no module 'nothing_like_it'"),
+        ("def thing(): raise KeyError('weights')", "--model", "the factory failed: KeyError: 'weights'"),
+        ("def thing(outputs, targets): return 1 / 0\nthing.higher_is_better = True", "--metric", "ZeroDivisionError"),
+        ("def thing(outputs, targets): return 'high'\nthing.higher_is_better = True", "--metric", "thing"),
+        ("def thing(outputs, targets): return 1.0", "--metric", "higher_is_better"),
+    ],
+)
+def test_mistakes_in_own_code_are_named(tmp_path, monkeypatch, capsys, code, flag, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(code)
+    assert run_command(["train", "digits", flag, "mine:thing", *SMALL]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_what_nobody_foresaw_is_one_line_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lossalign.cli.main.run", lambda *args, **kwargs: 1 / 0)
+    assert run_command(["train", "digits", *SMALL, "--out", str(tmp_path / "run")]) == 1
+    assert "error: ZeroDivisionError: division by zero" in capsys.readouterr().err
+    monkeypatch.setenv("LOSSALIGN_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run_command(["train", "digits", *SMALL, "--out", str(tmp_path / "run")])
+
+
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT is a Unix signal")
 def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
     out = tmp_path / "run"

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from importlib import metadata
 
 from rich.console import Console
@@ -38,8 +39,14 @@ def main() -> None:
 def run_command(args: list[str]) -> int:
     """Run one command; errors become one sentence and exit code 2."""
     messages = Console(stderr=True)
+
+    def say(message: Warning | str, *where: object, **more: object) -> None:
+        messages.print(f"warning: {message}", highlight=False, markup=False, soft_wrap=True)
+
     try:
-        return _dispatch(args, messages)
+        with warnings.catch_warnings():
+            warnings.showwarning = say
+            return _dispatch(args, messages)
     except LossalignError as error:
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lossalign.children import SequentialChildren
 from lossalign.experiments import Listener
@@ -26,12 +26,11 @@ class ProgressListener(Listener):
         self._metric = ""
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[live]}"),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
             console=console,
         )
         self._bar = self._progress.add_task("steps", total=None, live="")
@@ -48,10 +47,12 @@ class ProgressListener(Listener):
             for population in populations.values()
         }
         self._progress.start()
+        rest = config.iterations % config.every
         self.said(
             f"{config.task}: {config.model}, {len(config.methods)} method(s) × {config.seeds} policies × "
-            f"{config.children} children, {config.steps} steps of {config.every} iterations; engine "
-            f"{' and '.join(sorted(engines))} on {experiment.device.type}."
+            f"{config.children} children, {config.steps} steps of {config.every} iterations"
+            + (f" (the last {rest} make no whole step and are left out)" if rest else "")
+            + f"; engine {' and '.join(sorted(engines))} on {experiment.device.type}."
         )
 
     def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:

@@ -68,7 +68,7 @@ def metric_named(name: str, num_classes: int | None = None) -> Metric:
     if known not in METRICS:
         if not rest:
             raise InputError(f"metric {name!r} is unknown; choose from {', '.join(METRICS)}, or give module:attribute.")
-        return _imported(name)
+        return _imported(name, num_classes or 2)
     if bool(rest) != (known in _WITH_FILE):
         raise InputError(f"metric {name!r}: write {_WITH_FILE.get(known, known)!r}.")
     metric = METRICS[known](rest) if rest else METRICS[known]()
@@ -121,7 +121,7 @@ def _is_pipeline(fn: Callable[..., object]) -> bool:
         return False
 
 
-def _imported(name: str) -> Metric:
+def _imported(name: str, num_classes: int) -> Metric:
     found = import_plug("metric", name)
     if isinstance(found, type):
         try:
@@ -133,6 +133,14 @@ def _imported(name: str) -> Metric:
         raise InputError(
             f"metric {name!r} is a (model, loader) pipeline; by name only metrics of (outputs, targets) can be used."
         )
+    try:
+        metric(torch.eye(num_classes), torch.arange(num_classes))
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's metric raises
+        raise InputError(
+            f"metric {name!r} failed on outputs [{num_classes}, {num_classes}]: {type(error).__name__}: {error}"
+        ) from error
     return metric
 
 
