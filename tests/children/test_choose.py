@@ -49,4 +49,18 @@ def test_a_model_that_vmap_can_lift_is_lifted_and_left_as_it_was():
     ("count", "device", "chosen"), [(1, "cpu", "sequential"), (2, "cpu", "vmap"), (2, "cuda", "sequential")]
 )
 def test_auto_is_vmap_for_several_tiny_networks_on_cpu(count, device, chosen):
-    assert choose_engine("auto", members(nn.Sequential, count), torch.device(device)) == chosen
+    assert choose_engine("auto", members(nn.Sequential, count), "float32", torch.device(device)) == chosen
+
+
+def test_batchnorm_under_autocast_trains_one_by_one():
+    class Images(Stream):
+        def next(self):
+            return torch.ones(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])
+
+    def network():
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
+
+    some = [Member(network(), seed, Images) for seed in range(2)]
+    children = make_children(some, AlignedLoss(3), Recipe(iterations=2, precision="bfloat16"))
+    assert isinstance(children, SequentialChildren)
+    assert children.advance(2, torch.zeros(2, 3)).isfinite().all()

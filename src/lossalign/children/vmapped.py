@@ -70,13 +70,13 @@ class VmapChildren(Children):
 
     def _iterate(self, phi: Tensor) -> Tensor:
         def loss(weights: Stacked, buffers: Stacked, inputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
-            with autocast(self._device, self._recipe.precision):
-                outputs = functional_call(self._module, (weights, buffers), (inputs,))
+            outputs = functional_call(self._module, (weights, buffers), (inputs,))
             return self._loss(outputs, targets, phi).mean()
 
         inputs, targets = self._batches()
         step = vmap(grad_and_value(loss), randomness="different")
-        grads, losses = step(self._weights, self._buffers, inputs, targets, phi)
+        with autocast(self._device, self._recipe.precision):
+            grads, losses = step(self._weights, self._buffers, inputs, targets, phi)
         rate = learning_rate(self._recipe, self.iteration)
         sgd_(list(self._weights.values()), [grads[n] for n in self._weights], self._momenta, self._recipe, rate)
         average_(self._averaged, self._state(), average_decay(self._recipe.average, self.iteration))
