@@ -6,6 +6,7 @@ import json
 import types
 import typing
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from lossalign.children import Engine, Recipe
@@ -111,6 +112,12 @@ class RunConfig:
             )
         if self.freeze and self.policy is None:
             raise InputError("freeze: there is no policy to freeze; give one with policy=FILE.")
+
+    @property
+    def short_name(self) -> str:
+        """The task without the folder of its data, for titles: ``table:churn.csv``."""
+        kind, _, path = self.task.partition(":")
+        return f"{kind}:{Path(path).name}" if path else kind
 
     @property
     def steps(self) -> int:

@@ -91,7 +91,7 @@ class RunFolder:
                 "format": FORMAT,
                 "begun": begun,
                 "run": config.to_json(),
-                "task": {"name": config.task, "class_counts": experiment.counts.tolist()},
+                "task": {"name": config.short_name, "class_counts": experiment.counts.tolist()},
                 "metric": metric.name,
                 "higher_is_better": metric.higher_is_better,
                 "percent": metric.percent,

@@ -107,7 +107,6 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             folder.record(name, record)
             events.record(record, arms)
             listener.stepped(name, record, arms)
-            _tell_resets(record, arms, listener)
             stop = listener.stop()
             if stop or population.step_count == population.steps or time.monotonic() - saved >= pause:
                 began = time.monotonic()
@@ -116,20 +115,20 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
                 pause = min(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
             if stop and not _done(experiment):
                 raise Interrupted(f"stopped at step {population.step_count}; go on with --resume.")
+        _tell_resets(folder, name, arms, listener)
 
 
 def _done(experiment: Experiment) -> bool:
     return all(p.step_count == p.steps for p in experiment.populations.values())
 
 
-def _tell_resets(record: StepRecord, arms: list[Arm], listener: Listener) -> None:
-    """Say which children of the learning method got Φ_0 back; ``metrics.jsonl`` has those of every method."""
-    if "reset" not in record.logs:
-        return
-    for arm in [arm for arm in arms if arm.method == "ala"]:
-        lost = (record.logs["reset"][arm.rows] > 0).nonzero().flatten().tolist()
-        if lost:
-            listener.said(
-                f"step {record.step}, ala, seed {arm.seed}: far behind the others, Φ back at its start: child "
-                f"{', '.join(map(str, lost))}."
-            )
+def _tell_resets(folder: RunFolder, population: str, arms: list[Arm], listener: Listener) -> None:
+    """Say how often children of the learning method got Φ_0 back; ``metrics.jsonl`` says which and when."""
+    learning = [child for arm in arms if arm.method == "ala" for child in range(arm.start, arm.rows.stop)]
+    steps = [row["reset"] for row in folder.rows("metrics.jsonl") if row["population"] == population and "reset" in row]
+    count = sum(bool(step[child]) for step in steps for child in learning)
+    if count:
+        listener.said(
+            f"ala: {count} times in {len(steps)} steps × {len(learning)} children one fell far behind the others and got "
+            "its starting Φ back."
+        )
