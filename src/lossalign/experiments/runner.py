@@ -129,6 +129,6 @@ def _tell_resets(folder: RunFolder, population: str, arms: list[Arm], listener: 
     count = sum(bool(step[child]) for step in steps for child in learning)
     if count:
         listener.said(
-            f"ala: {count} times in {len(steps)} steps × {len(learning)} children one fell far behind the others and got "
-            "its starting Φ back."
+            f"ala: {count} times in {len(steps)} steps × {len(learning)} children one fell far behind the others and "
+            "got its starting Φ back."
         )
