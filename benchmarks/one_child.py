@@ -60,11 +60,11 @@ def test_error(seed, epochs, **aligner_settings):
 def main():
     torch.set_num_threads(1)
     policies = sorted(Path(sys.argv[1]).glob("policy-*.safetensors")) if len(sys.argv) > 1 else []
-    seeds = range(len(policies) or 8)
+    seeds = range(200, 200 + (len(policies) or 8))
     arms = {"fixed": lambda seed: {"policy": never_moving(), "learn": False}, "fresh policy, learning": lambda seed: {}}
     if policies:
-        arms["given policy, frozen"] = lambda seed: {"policy": la.Policy.load(policies[seed]), "learn": False}
-        arms["given policy, learning"] = lambda seed: {"policy": la.Policy.load(policies[seed])}
+        arms["given policy, frozen"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200]), "learn": False}
+        arms["given policy, learning"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200])}
     result = {}
     for epochs in (20, 60):
         errors = {name: np.array([test_error(s, epochs, **make(s)) for s in seeds]) for name, make in arms.items()}

@@ -36,8 +36,6 @@ class StepRecord:
     """M of Eq. 4 on the reward split, in the metric's own direction [N]."""
     selection: Tensor
     """The metric of the averaged weights on the selection split [N]."""
-    best: Tensor
-    """The best of those so far [N]."""
     logs: dict[str, Tensor] = field(default_factory=dict)
     """What controllers tell: reward, entropy, reset [N]; NaN where one tells nothing."""
 
@@ -116,7 +114,6 @@ class Population:
             loss=losses,
             metric=error(self._metric, errors),
             selection=selection,
-            best=error(self._metric, self._best),
             logs=self._merge(told),
         )
 
