@@ -1,8 +1,9 @@
-"""A labelled set of examples, whole and in memory."""
+"""Labelled sets of examples: what they share, and those that are whole and in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +13,63 @@ from lossalign.core import InputError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dataset:
+class Examples(ABC):
+    """Examples with one class label each, wherever their inputs are kept.
+
+    Args:
+        name: what the set is called in messages and run folders.
+        targets: class indices [n], int64.
+        class_names: one name for each class; a class may be without examples.
+    """
+
+    name: str
+    targets: Tensor = field(repr=False)
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return len(self.class_names)
+
+    @property
+    def counts(self) -> Tensor:
+        """How many examples each class has [C]."""
+        return torch.bincount(self.targets, minlength=self.num_classes)
+
+    @property
+    @abstractmethod
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one example: (C, H, W) or (F,)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of the inputs: uint8 or float32."""
+
+    @abstractmethod
+    def subset(self, indices: Tensor | Sequence[int]) -> Examples:
+        """The examples at ``indices``, in their order, with the same classes."""
+
+    @abstractmethod
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All inputs, at most ``size`` examples at a time."""
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """The same examples, whole and in memory."""
+
+    def _checked(self, indices: Tensor | Sequence[int]) -> Tensor:
+        at = torch.as_tensor(indices, dtype=torch.int64, device=self.targets.device)
+        if at.numel() and (at.min() < 0 or at.max() >= len(self)):
+            raise InputError(f"dataset {self.name!r}: indices must be 0 … {len(self) - 1}.")
+        return at
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset(Examples):
     """Examples with one class label each.
 
     Args:
@@ -29,10 +86,7 @@ class Dataset:
         (3, 2, tensor([1, 2]))
     """
 
-    name: str
     inputs: Tensor = field(repr=False)
-    targets: Tensor = field(repr=False)
-    class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
@@ -56,18 +110,23 @@ class Dataset:
                 f"must be 0 … {self.num_classes - 1}."
             )
 
-    def __len__(self) -> int:
-        return self.inputs.shape[0]
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one example: (C, H, W) or (F,)."""
+        return tuple(self.inputs.shape[1:])
 
     @property
-    def num_classes(self) -> int:
-        """C, the number of classes."""
-        return len(self.class_names)
+    def dtype(self) -> torch.dtype:
+        """Of the inputs: uint8 or float32."""
+        return self.inputs.dtype
 
-    @property
-    def counts(self) -> Tensor:
-        """How many examples each class has [C]."""
-        return torch.bincount(self.targets, minlength=self.num_classes)
+    def load(self) -> Dataset:
+        """Itself."""
+        return self
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All inputs, at most ``size`` examples at a time."""
+        return iter(self.inputs.split(size))
 
     def subset(self, indices: Tensor | Sequence[int]) -> Dataset:
         """The examples at ``indices``, in their order, with the same classes.
@@ -79,7 +138,5 @@ class Dataset:
             >>> data.subset([2, 1]).targets
             tensor([0, 1])
         """
-        at = torch.as_tensor(indices, dtype=torch.int64, device=self.inputs.device)
-        if at.numel() and (at.min() < 0 or at.max() >= len(self)):
-            raise InputError(f"dataset {self.name!r}: indices must be 0 … {len(self) - 1}.")
+        at = self._checked(indices)
         return replace(self, inputs=self.inputs[at], targets=self.targets[at])

@@ -14,7 +14,7 @@ from lossalign.core import InputError
 from lossalign.data.dataset import Dataset
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def load_image_folder(path: str | Path, size: int | None = 32) -> Dataset:
@@ -31,19 +31,14 @@ def load_image_folder(path: str | Path, size: int | None = 32) -> Dataset:
         A set with inputs [n, 3, size, size], uint8, named after the folder.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise InputError(f"{path}: there is no such folder; check the path.")
-    if size is not None and size < 1:
-        raise InputError(f"size={size}: give a side in pixels, 1 or more, or None to keep images as they are.")
-    files = sorted(f for f in path.glob("*/*") if f.suffix.lower() in _SUFFIXES and not f.parent.name.startswith("."))
+    files = list_images(path, size)
     images: list[Tensor] = []
-    labels: list[str] = []
-    unreadable: list[str] = []
+    unreadable: list[Path] = []
     for file in files:
         try:
-            image = _read(file, size)
-        except _UNREADABLE:
-            unreadable.append(str(file.relative_to(path)))
+            image = read_image(file, size)
+        except UNREADABLE:
+            unreadable.append(file)
             continue
         if images and image.shape != images[0].shape:
             raise InputError(
@@ -51,25 +46,38 @@ def load_image_folder(path: str | Path, size: int | None = 32) -> Dataset:
                 "images alike."
             )
         images.append(image)
-        labels.append(file.parent.name)
+    class_names, targets = label_images(path, files, unreadable)
+    return Dataset(name=path.resolve().name, inputs=torch.stack(images), targets=targets, class_names=class_names)
+
+
+def list_images(path: Path, size: int | None) -> list[Path]:
+    """All image files of a folder, sorted, class by class; ``size`` is the side they will be asked for."""
+    if not path.is_dir():
+        raise InputError(f"{path}: there is no such folder; check the path.")
+    if size is not None and size < 1:
+        raise InputError(f"size={size}: give a side in pixels, 1 or more, or None to keep images as they are.")
+    return sorted(f for f in path.glob("*/*") if f.suffix.lower() in _SUFFIXES and not f.parent.name.startswith("."))
+
+
+def label_images(path: Path, files: list[Path], unreadable: list[Path]) -> tuple[tuple[str, ...], Tensor]:
+    """Class names, and the class of every readable image; one warning names the images that are not."""
     if unreadable:
-        shown = ", ".join(unreadable[:10]) + (", …" if len(unreadable) > 10 else "")
-        warnings.warn(f"{path}: {len(unreadable)} images cannot be read and are left out: {shown}.", stacklevel=2)
-    class_names = tuple(sorted(set(labels)))
-    if len(class_names) < 2:
+        shown = ", ".join(str(file.relative_to(path)) for file in unreadable[:10])
+        more = ", …" if len(unreadable) > 10 else ""
+        sentence = f"{path}: {len(unreadable)} images cannot be read and are left out: {shown}{more}."
+        warnings.warn(sentence, stacklevel=3)
+    left_out = set(unreadable)
+    labels = [file.parent.name for file in files if file not in left_out]
+    class_of = {name: index for index, name in enumerate(sorted(set(labels)))}
+    if len(class_of) < 2:
         raise InputError(
-            f"{path}: readable images of {len(class_names)} classes; give at least two folders, each named after its "
+            f"{path}: readable images of {len(class_of)} classes; give at least two folders, each named after its "
             f"class, with {', '.join(_SUFFIXES)} files."
         )
-    return Dataset(
-        name=path.resolve().name,
-        inputs=torch.stack(images),
-        targets=torch.tensor([class_names.index(label) for label in labels]),
-        class_names=class_names,
-    )
+    return tuple(class_of), torch.tensor([class_of[label] for label in labels])
 
 
-def _read(file: Path, size: int | None) -> Tensor:
+def read_image(file: Path, size: int | None) -> Tensor:
     """One upright RGB image [3, H, W], uint8."""
     with Image.open(file) as opened:
         image = ImageOps.exif_transpose(opened)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError
-from lossalign.data.dataset import Dataset
+from lossalign.data.dataset import Examples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,10 +22,10 @@ class Splits:
         test: what results are reported on.
     """
 
-    train: Dataset
-    reward: Dataset
-    selection: Dataset
-    test: Dataset
+    train: Examples
+    reward: Examples
+    selection: Examples
+    test: Examples
 
 
 def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
@@ -54,7 +54,7 @@ def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
 
 
 def split(
-    dataset: Dataset,
+    dataset: Examples,
     *,
     generator: torch.Generator,
     reward_per_class: int | None = None,
@@ -63,7 +63,7 @@ def split(
     selection_fraction: float | None = None,
     test_per_class: int = 0,
     test_fraction: float = 0.0,
-    test: Dataset | None = None,
+    test: Examples | None = None,
     largest: int | None = None,
     ratio: float = 1.0,
 ) -> Splits:
@@ -91,6 +91,7 @@ def split(
         The four parts.
 
     Example:
+        >>> from lossalign.data import Dataset
         >>> data = Dataset(
         ...     name="x", inputs=torch.rand(20, 3), targets=torch.arange(20) % 2, class_names=("a", "b")
         ... )
@@ -163,7 +164,7 @@ def _training_sizes(rest: Tensor, largest: int | None, ratio: float) -> Tensor:
     return long_tailed_counts(fits, len(rest), ratio)
 
 
-def _check_supply(dataset: Dataset, sizes: dict[str, Tensor]) -> None:
+def _check_supply(dataset: Examples, sizes: dict[str, Tensor]) -> None:
     needed = torch.stack(list(sizes.values())).sum(0)
     short = (needed > dataset.counts).nonzero()
     if len(short):
@@ -175,13 +176,13 @@ def _check_supply(dataset: Dataset, sizes: dict[str, Tensor]) -> None:
         )
 
 
-def _check_test(dataset: Dataset, test: Dataset, per_class: int, fraction: float) -> None:
+def _check_test(dataset: Examples, test: Examples, per_class: int, fraction: float) -> None:
     if per_class or fraction:
         raise InputError("test: give it without test_per_class and test_fraction, which would cut a second test set.")
     if test.class_names != dataset.class_names:
         raise InputError(f"test: its classes are not those of dataset {dataset.name!r}; load both the same way.")
-    if test.inputs.shape[1:] != dataset.inputs.shape[1:] or test.inputs.dtype != dataset.inputs.dtype:
+    if (test.input_shape, test.dtype) != (dataset.input_shape, dataset.dtype):
         raise InputError(
-            f"test: its inputs are {test.inputs.dtype} {list(test.inputs.shape[1:])}, those of dataset "
-            f"{dataset.name!r} {dataset.inputs.dtype} {list(dataset.inputs.shape[1:])}; load both the same way."
+            f"test: its inputs are {test.dtype} {list(test.input_shape)}, those of dataset "
+            f"{dataset.name!r} {dataset.dtype} {list(dataset.input_shape)}; load both the same way."
         )

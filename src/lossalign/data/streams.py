@@ -1,148 +1,152 @@
-"""What feeds one child: normalised, augmented batches that can be resumed bit for bit."""
+"""What feeds the children: batches of one stream, or of many at once, that can be resumed bit for bit."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lossalign.core import InputError
-from lossalign.data.dataset import Dataset
+from lossalign.data.dataset import Dataset, Examples
+from lossalign.data.transforms import Transform, apply, check_images, decisions, normalise
+
+_CACHED = 2**18
+"""Values of a batch that are made at once on a CPU; many more fall out of its caches, which costs threefold."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Transform:
-    """What happens to inputs before a model sees them.
+class Draws:
+    """All random decisions of one stream, on the CPU: which examples, in an order reshuffled every epoch, and what is
+    done to them.
 
-    Args:
-        mean: subtracted; [C, 1, 1] for images, [F] for tables.
-        std: divided by; shaped like ``mean``.
-        scale: inputs are multiplied by it first; 1/255 for uint8.
-        crop: in training, pad by this many pixels of 0 (the mean) and cut the old size out again at random.
-        flip: in training, mirror every other image left to right, at random.
-        noise: in training, σ of Gaussian noise, in units of ``std``.
-    """
-
-    mean: Tensor
-    std: Tensor
-    scale: float = 1.0
-    crop: int = 0
-    flip: bool = False
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not bool((self.std > 0).all()):
-            raise InputError("std: every value must be positive; use 1 for inputs that do not vary.")
-        if self.crop < 0 or self.noise < 0:
-            raise InputError(f"crop={self.crop}, noise={self.noise}: neither can be negative; 0 turns them off.")
-
-
-def fit_transform(dataset: Dataset, *, crop: int = 0, flip: bool = False, noise: float = 0.0) -> Transform:
-    """The transform that gives ``dataset`` mean 0 and deviation 1, per channel of images or per column of tables.
-
-    What does not vary (beyond float32's resolution) keeps deviation 1.
+    An epoch's remainder that does not fill a batch is dropped.
 
     Args:
-        dataset: the training set.
-        crop: see :class:`Transform`, as for ``flip`` and ``noise``.
-        flip: mirror images in training.
-        noise: σ of Gaussian noise in training.
-
-    Example:
-        >>> data = Dataset(
-        ...     name="x",
-        ...     inputs=torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
-        ...     targets=torch.tensor([0, 1]),
-        ...     class_names=("a", "b"),
-        ... )
-        >>> normalise(data.inputs, fit_transform(data))
-        tensor([[-1.,  0.],
-                [ 1.,  0.]])
+        dataset: what is drawn from.
+        batch_size: examples in a batch; the whole set if it is smaller.
+        transform: what is drawn beside the order.
+        generator: a CPU generator that nobody else draws from; its state is part of the stream's.
     """
-    inputs, chunks = dataset.inputs, dataset.inputs.split(1024)
-    scale = 1 / 255 if inputs.dtype is torch.uint8 else 1.0
-    axes = (0, 2, 3) if inputs.ndim == 4 else (0,)
-    number = math.prod(inputs.shape[axis] for axis in axes)
-    mean = torch.stack([chunk.double().sum(axes, keepdim=True)[0] for chunk in chunks]).sum(0) / number
-    spread = torch.stack([(chunk - mean).square().sum(axes, keepdim=True)[0] for chunk in chunks]).sum(0)
-    std = (spread / number).sqrt() * scale
-    mean = mean * scale
-    transform = Transform(
-        mean=mean.float(),
-        std=torch.where(std > 1e-6 * mean.abs(), std, torch.ones_like(std)).float(),
-        scale=scale,
-        crop=crop,
-        flip=flip,
-        noise=noise,
-    )
-    _check_images(transform, dataset)
-    return transform
+
+    def __init__(self, dataset: Examples, batch_size: int, transform: Transform, generator: torch.Generator) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: a batch needs at least 1 example.")
+        check_images(transform, dataset)
+        self.number, self.batch_size = len(dataset), min(batch_size, len(dataset))
+        self.decisions = decisions(transform, self.batch_size, dataset.input_shape)
+        self.generator = generator
+        self._shuffle()
+
+    def _shuffle(self) -> None:
+        self._permutation = torch.randperm(self.number, generator=self.generator)
+        self._position = 0
+
+    def _take(self, most: int) -> Tensor:
+        """Example indices [b, B] of the next 1 to ``most`` batches, all of one epoch."""
+        if self._position + self.batch_size > self.number:
+            self._shuffle()
+        batches = min(most, (self.number - self._position) // self.batch_size)
+        taken = self._permutation[self._position : self._position + batches * self.batch_size]
+        self._position += len(taken)
+        return taken.view(batches, self.batch_size)
+
+    def next(self) -> list[Tensor]:
+        """The next batch: example indices [B], and every decision about them."""
+        drawn = [self._take(1)[0]]
+        for decision in self.decisions.values():
+            drawn.append(decision.draw(torch.empty(decision.size, dtype=decision.dtype), self.generator))
+        return drawn
+
+    def empty(self, *leading: int, pinned: bool = False) -> list[Tensor]:
+        """Room for the example indices [..., B] and every decision [..., B or 2, ...] of ``leading`` batches."""
+        sizes = [((self.batch_size,), torch.int64), *((d.size, d.dtype) for d in self.decisions.values())]
+        return [torch.empty(*leading, *size, dtype=dtype, pin_memory=pinned) for size, dtype in sizes]
+
+    def fill(self, out: Sequence[Tensor]) -> None:
+        """Draw many batches into ``out``, shaped like ``empty(iterations)``: what as many calls of ``next`` draw."""
+        indices, draws = out[0], [decision.draw for decision in self.decisions.values()]
+        rows = list(zip(*(tensor.unbind(0) for tensor in out[1:]), strict=True))
+        start = 0
+        while start < len(indices):
+            taken = self._take(len(indices) - start)
+            stop = start + len(taken)
+            indices[start:stop] = taken
+            for row in rows[start:stop]:
+                for draw, tensor in zip(draws, row, strict=True):
+                    draw(tensor, self.generator)
+            start = stop
+
+    def state(self) -> dict[str, Tensor]:
+        """The generator's state, the epoch's order (not a copy; it is never written to) and the position in it."""
+        position = torch.tensor(self._position)
+        return {"generator": self.generator.get_state(), "permutation": self._permutation, "position": position}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``, which a stream over the same data set gave."""
+        if len(state["permutation"]) != self.number:
+            raise InputError(
+                f"state: it is from a stream over {len(state['permutation'])} examples, this one has {self.number}; "
+                "load it into a stream over the same data set."
+            )
+        self.generator.set_state(state["generator"].cpu())
+        self._permutation = state["permutation"].to("cpu", copy=True)
+        self._position = int(state["position"])
 
 
-def normalise(inputs: Tensor, transform: Transform) -> Tensor:
-    """(inputs · scale − mean) / std, float32; what evaluation feeds to a model.
-
-    Example:
-        >>> halves = Transform(mean=torch.tensor([0.5]), std=torch.tensor([0.5]), scale=1 / 255)
-        >>> normalise(torch.tensor([[0], [255]], dtype=torch.uint8), halves)
-        tensor([[-1.],
-                [ 1.]])
-    """
-    mean, std = transform.mean.to(inputs.device), transform.std.to(inputs.device)
-    return (inputs.float() * transform.scale - mean) / std
+_moved: WeakKeyDictionary[Dataset, dict[object, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
-def augment(inputs: Tensor, transform: Transform, generator: torch.Generator) -> Tensor:
-    """Random crops, mirror images and noise, for normalised inputs.
+def _on_device(dataset: Dataset, transform: Transform, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs, float32 ones normalised, and targets: one copy for all streams, for as long as the data set lives."""
+    floats = dataset.inputs.is_floating_point()
+    values = [transform.mean.shape, *transform.mean.flatten().tolist(), *transform.std.flatten().tolist()]
+    key = (device, transform.scale, *values) if floats else device
+    copies = _moved.setdefault(dataset, {})
+    if key not in copies:
+        inputs = dataset.inputs.to(device)
+        copies[key] = normalise(inputs, transform) if floats else inputs, dataset.targets.to(device)
+    return copies[key]
 
-    Every draw is made on the CPU, so a seed gives the same batch on every device.
+
+def make_batch(
+    inputs: Tensor, targets: Tensor, transform: Transform, names: Sequence[str], drawn: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Batches from what was drawn: a pure function, without a look at any value.
 
     Args:
-        inputs: images [B, C, H, W]; any shape [B, ...] if ``transform`` has neither crop nor flip.
-        transform: which of the three, and how much.
-        generator: a CPU generator.
+        inputs: the data [n, ...], on the device: float32 that is normalised, or uint8 that will be.
+        targets: its classes [n].
+        transform: with tensors on the device.
+        names: of the decisions.
+        drawn: indices [..., B], and the decisions in the order of ``names``; all on the device.
 
     Returns:
-        The inputs, changed, in the same shape.
+        Inputs [..., B, ...], float32, and targets [..., B].
     """
-    if transform.crop or transform.flip:
-        inputs = _crop_and_flip(inputs, transform, generator)
-    if transform.noise:
-        noise = torch.randn(inputs.shape, generator=generator).to(inputs.device)
-        inputs = inputs.add(noise, alpha=transform.noise)
-    return inputs
+    indices, decided = drawn[0], dict(zip(names, drawn[1:], strict=True))
+    chosen = _rows(inputs, indices)
+    if not chosen.is_floating_point():
+        chosen = normalise(chosen, transform)
+    return apply(chosen, transform, decided), _rows(targets, indices)
 
 
-def _crop_and_flip(images: Tensor, transform: Transform, generator: torch.Generator) -> Tensor:
-    """One gather for the whole batch: pixel (i, j) is (i + top, j + left) of the padded image, or its mirror."""
-    batch, channels, height, width = images.shape
-    pad = transform.crop
-    top, left = torch.randint(0, 2 * pad + 1, (2, batch, 1), generator=generator)
-    rows, columns = top + torch.arange(height), left + torch.arange(width)
-    if transform.flip:
-        mirrored = torch.rand(batch, 1, generator=generator) < 0.5
-        columns = torch.where(mirrored, columns.flip(1), columns)
-    at = (rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]).view(batch, 1, -1).to(images.device)
-    padded = F.pad(images, (pad, pad, pad, pad)).flatten(2)
-    return padded.gather(2, at.expand(-1, channels, -1)).view_as(images)
-
-
-def _check_images(transform: Transform, dataset: Dataset) -> None:
-    if (transform.crop or transform.flip) and dataset.inputs.ndim != 4:
-        raise InputError(
-            f"crop, flip: dataset {dataset.name!r} has inputs of shape {list(dataset.inputs.shape)}, not images "
-            "[n, C, H, W]; turn both off."
-        )
+def _rows(tensor: Tensor, indices: Tensor) -> Tensor:
+    """``tensor[indices]``, which copies row by row only in this form."""
+    if indices.ndim == 1:
+        return tensor.index_select(0, indices)
+    return tensor.index_select(0, indices.flatten()).view(*indices.shape, *tensor.shape[1:])
 
 
 class BatchStream:
     """Endless training batches, all of one size, reshuffled every epoch.
 
-    An epoch's remainder that does not fill a batch is dropped. Float inputs are normalised once, uint8 images batch
-    by batch, as they take a quarter of the memory.
+    The data is kept on the device, once for all streams over the same data set. Float inputs are normalised once,
+    uint8 images batch by batch, as they take a quarter of the memory.
 
     Args:
         dataset: the training set.
@@ -152,6 +156,7 @@ class BatchStream:
         device: where the data is kept and batches are made.
 
     Example:
+        >>> from lossalign.data import fit_transform
         >>> data = Dataset(name="x", inputs=torch.eye(5), targets=torch.arange(5) % 2, class_names=("a", "b"))
         >>> stream = BatchStream(data, 2, fit_transform(data, noise=0.1), torch.Generator())
         >>> inputs, targets = stream.next()
@@ -167,49 +172,127 @@ class BatchStream:
         generator: torch.Generator,
         device: torch.device | str = "cpu",
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}: a batch needs at least 1 example.")
-        _check_images(transform, dataset)
-        self.batch_size = min(batch_size, len(dataset))
+        self.drawing = Draws(dataset, batch_size, transform, generator)
+        self.batch_size, self.generator = self.drawing.batch_size, generator
+        self.dataset, self.device = dataset, torch.device(device)
         self.transform = replace(transform, mean=transform.mean.to(device), std=transform.std.to(device))
-        self.generator = generator
-        self._ready = dataset.inputs.is_floating_point()
-        inputs = dataset.inputs.to(device)
-        self._inputs = normalise(inputs, self.transform) if self._ready else inputs
-        self._targets = dataset.targets.to(device)
-        self._shuffle()
-
-    def _shuffle(self) -> None:
-        order = torch.randperm(len(self._targets), generator=self.generator)
-        self._permutation = order.to(self._targets.device)
-        self._position = 0
+        self.data = _on_device(dataset, transform, self.device)
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next inputs [batch_size, ...], float32, and targets [batch_size]."""
-        if self._position + self.batch_size > len(self._permutation):
-            self._shuffle()
-        at = self._permutation[self._position : self._position + self.batch_size]
-        self._position += self.batch_size
-        inputs = self._inputs.index_select(0, at)
-        if not self._ready:
-            inputs = normalise(inputs, self.transform)
-        return augment(inputs, self.transform, self.generator), self._targets.index_select(0, at)
+        drawn = [tensor.to(self.device) for tensor in self.drawing.next()]
+        return make_batch(*self.data, self.transform, tuple(self.drawing.decisions), drawn)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Where the stream stands: the generator's state, the epoch's order, and the position in it."""
-        return {
-            "generator": self.generator.get_state(),
-            "permutation": self._permutation.cpu().clone(),
-            "position": torch.tensor(self._position),
-        }
+        return {name: tensor.clone() for name, tensor in self.drawing.state().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``, which a stream over the same data set gave."""
-        if state["permutation"].shape != self._targets.shape:
-            raise InputError(
-                f"state: it is from a stream over {len(state['permutation'])} examples, this one has "
-                f"{len(self._targets)}; load it into a stream over the same data set."
-            )
-        self.generator.set_state(state["generator"].cpu())
-        self._permutation = state["permutation"].to(self._targets.device).clone()
-        self._position = int(state["position"])
+        self.drawing.load(state)
+
+    @staticmethod
+    def together(streams: Sequence[BatchStream]) -> JointStream | None:
+        """The streams as one, or None if their batches do not stack: other sizes, types, devices or augmentation."""
+        kinds = {stream._kind() if isinstance(stream, BatchStream) else None for stream in streams}
+        return JointStream(streams) if len(kinds) == 1 and None not in kinds else None
+
+    def _kind(self) -> tuple[object, ...]:
+        """What streams must share to be joined."""
+        t, data = self.transform, self.dataset
+        batch = (self.device, self.batch_size, data.input_shape, data.dtype)
+        return (*batch, t.mean.shape, t.std.shape, t.scale, t.crop, t.flip, t.noise)
+
+
+class _Run(NamedTuple):
+    """Neighbouring streams whose batches are made in one go."""
+
+    rows: slice
+    inputs: Tensor
+    targets: Tensor
+    transform: Transform
+
+
+class JointStream:
+    """N streams at once: the same batches as their ``next``, drawn for many iterations ahead and made together.
+
+    It has no state of its own: ``draws`` advances the streams, and theirs are the states to save and load.
+
+    Args:
+        streams: of one kind, each with its own generator; see :meth:`BatchStream.together`.
+
+    Example:
+        >>> from lossalign.data import fit_transform
+        >>> data = Dataset(name="x", inputs=torch.eye(5), targets=torch.arange(5) % 2, class_names=("a", "b"))
+        >>> streams = [BatchStream(data, 2, fit_transform(data), torch.Generator().manual_seed(i)) for i in range(3)]
+        >>> joint = BatchStream.together(streams)
+        >>> drawn = joint.draws(10)
+        >>> inputs, targets = joint.make(*(tensor[0] for tensor in drawn))
+        >>> inputs.shape, targets.shape
+        (torch.Size([3, 2, 5]), torch.Size([3, 2]))
+    """
+
+    def __init__(self, streams: Sequence[BatchStream]) -> None:
+        self._streams = list(streams)
+        self._names = tuple(streams[0].drawing.decisions)
+        self._cuda = streams[0].device.type == "cuda"
+        self._runs = _runs(streams)
+
+    def draws(self, iterations: int) -> tuple[Tensor, ...]:
+        """All random decisions of the next ``iterations``; every stream advances by as many batches.
+
+        Noise, where there is any, takes as much memory as the batches themselves: draw it in small pieces.
+
+        Returns:
+            CPU tensors [iterations, N, ...], pinned if the data is on a GPU: indices [..., B] of examples, then what
+            :func:`lossalign.data.transforms.decisions` names.
+        """
+        out = self._streams[0].drawing.empty(iterations, len(self._streams), pinned=self._cuda)
+        for i, stream in enumerate(self._streams):
+            stream.drawing.fill([tensor[:, i] for tensor in out])
+        return tuple(out)
+
+    def make(self, *drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """The batches of one iteration: a pure function of its slices [N, ...] of ``draws``, on the device.
+
+        Returns:
+            Inputs [N, B, ...], float32, and targets [N, B].
+        """
+        made = [
+            make_batch(run.inputs, run.targets, run.transform, self._names, [tensor[run.rows] for tensor in drawn])
+            for run in self._runs
+        ]
+        if len(made) == 1:
+            return made[0]
+        return torch.cat([inputs for inputs, _ in made]), torch.cat([targets for _, targets in made])
+
+
+def _runs(streams: Sequence[BatchStream]) -> list[_Run]:
+    """Neighbours that share their data; on a CPU no more of them than fit its caches."""
+    size = streams[0].batch_size * math.prod(streams[0].dataset.input_shape)
+    most = max(1, _CACHED // size) if streams[0].device.type == "cpu" else len(streams)
+    groups: list[list[BatchStream]] = []
+    for stream in streams:
+        if groups and groups[-1][0].data is stream.data and len(groups[-1]) < most:
+            groups[-1].append(stream)
+        else:
+            groups.append([stream])
+    starts = accumulate((len(group) for group in groups), initial=0)
+    return [
+        _Run(slice(start, start + len(group)), *group[0].data, _stacked(group))
+        for start, group in zip(starts, groups, strict=False)
+    ]
+
+
+def _stacked(streams: list[BatchStream]) -> Transform:
+    """One transform with every stream's mean and deviation [N, 1, ...]."""
+    axes = len(streams[0].dataset.input_shape)
+
+    def stack(tensors: list[Tensor]) -> Tensor:
+        return torch.stack(tensors).view(len(tensors), *[1] * (1 + axes - tensors[0].ndim), *tensors[0].shape)
+
+    return replace(
+        streams[0].transform,
+        mean=stack([stream.transform.mean for stream in streams]),
+        std=stack([stream.transform.std for stream in streams]),
+    )
