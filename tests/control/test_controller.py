@@ -313,3 +313,37 @@ def test_what_replay_keeps_of_a_decision_belongs_together(look: Look) -> None:
     log_pi = torch.log_softmax(one.policy(kept["states"]), -1)
     torch.testing.assert_close(log_pi.gather(-1, kept["actions"][..., None]).squeeze(-1), kept["log_probs"])
     assert kept["actions"].shape == (2, 8)
+
+
+def test_many_parameters_are_moved_like_few(look: Look) -> None:
+    size = 70_000
+    one, again = (controller(many(size), switch(default(), {"returns": 1}), children=1, groups=None) for _ in range(2))
+    for t in range(3):
+        one.step(look(t, children=1, parameters=size))
+    again.load_state_dict(written_and_read(one.state_dict()))
+    for either in (one, again):
+        either.step(look(3, children=1, parameters=size))
+    assert torch.equal(one.phi, again.phi)
+    assert ((one.phi / 0.1).round().abs() <= 4).all()
+    for transition in one.state_dict()["replay"]["matured"]:
+        assert transition["actions"].shape == (1, 4096)
+        assert len(transition["states"][0].unique(dim=0)) == 4096, "each at most once"
+
+
+def test_statistics_that_are_not_finite_are_named(spec: ParameterSpec, look: Look) -> None:
+    seen = look(0)
+    seen.statistics[2, 1, 0] = torch.nan
+    with pytest.raises(InputError, match=r"probabilities are not finite: look for NaN or inf in the loss's statistics"):
+        controller(spec).step(seen)
+
+
+@pytest.mark.filterwarnings("ignore:for layers")
+def test_a_state_is_loaded_onto_the_device(spec: ParameterSpec, look: Look) -> None:
+    here, there = controller(spec), controller(spec, device="meta")
+    run(here, look, 0, 8)
+    there.load_state_dict(written_and_read(here.state_dict()))
+    state = there.state_dict()
+    kept = state["replay"]["pending"] + state["replay"]["matured"]
+    large = [state["phi"], *state["memory"].values(), *(t[name] for t in kept for name in ("states", "actions"))]
+    assert {tensor.device.type for tensor in large} == {"meta"}
+    assert {t[name].device.type for t in kept for name in ("returns", "valid")} == {"cpu"}

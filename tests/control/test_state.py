@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,11 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lossalign.control.state import StateLayout, StateMemory, features, relative_change, remember, share, standardise
+from lossalign.control.state import (
+    Space,
+    StateLayout,
+    StateMemory,
+    features,
+    relative_change,
+    remember,
+    share,
+    standardise,
+)
 from lossalign.core import Observation, ParameterGroup, ParameterSpec
 
 CHILDREN, STATISTICS, HISTORY = 3, 2, 4
-GROUPS = torch.tensor([0, 0, 0, 0, 1, 2, 2])
+GROUP_OF = torch.tensor([0, 0, 0, 0, 1, 2, 2])
+GROUPS = (slice(0, 4), slice(4, 5), slice(5, 7))
 LAYOUT = StateLayout(statistics=STATISTICS, history=HISTORY)
 
 
@@ -24,6 +35,7 @@ def group(name: str, size: int, low: float, high: float) -> ParameterGroup:
 
 
 SPEC = ParameterSpec((group("a", 4, -3.0, 3.0), group("b", 1, 0.0, 1.0), group("c", 2, 1.0, 5.0)))
+SPACE = Space.of(SPEC)
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -35,7 +47,7 @@ def walk(seed: int, steps: int = 6) -> list[Tensor]:
     return list(draw(seed, steps, CHILDREN, SPEC.size, STATISTICS))
 
 
-def memory_of(statistics: list[Tensor], groups: Tensor = GROUPS) -> StateMemory:
+def memory_of(statistics: list[Tensor], groups: Sequence[slice] = GROUPS) -> StateMemory:
     memory = None
     for one in statistics:
         memory = remember(memory, one, groups, HISTORY)
@@ -45,12 +57,16 @@ def memory_of(statistics: list[Tensor], groups: Tensor = GROUPS) -> StateMemory:
 
 def state_of(statistics: list[Tensor], sensitivity: Tensor, phi: Tensor, layout: StateLayout = LAYOUT) -> Tensor:
     seen = Observation(metric=torch.zeros(len(phi)), statistics=statistics[-1], sensitivity=sensitivity, progress=0.25)
-    return features(layout, memory_of(statistics), seen, phi, SPEC, GROUPS)
+    return features(layout, memory_of(statistics), seen, phi, SPACE)
 
 
 def anywhere(seed: int) -> Tensor:
     share_of_range = (draw(seed, CHILDREN, SPEC.size) - 0.1).clamp(0, 1)
     return SPEC.low + share_of_range * (SPEC.high - SPEC.low)
+
+
+def test_the_space_knows_where_its_groups_lie() -> None:
+    assert SPACE.groups == GROUPS
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.booleans())
@@ -60,7 +76,7 @@ def test_the_layout_counts_the_features(statistics: int, history: int, sensitivi
     seen = Observation(
         metric=torch.zeros(2), statistics=draw(0, 2, 7, statistics), sensitivity=draw(1, 2, 7, 2), progress=0.5
     )
-    state = features(layout, memory, seen, SPEC.initial.expand(2, -1), SPEC, GROUPS)
+    state = features(layout, memory, seen, SPEC.initial.expand(2, -1), SPACE)
     assert state.shape == (2, 7, layout.size)
     assert layout.size == statistics * history + statistics + 1 + 1 + (2 if sensitivity else 0)
 
@@ -69,7 +85,7 @@ def test_the_layout_counts_the_features(statistics: int, history: int, sensitivi
 def test_statistics_are_standardised_within_their_group(seed: int, scale: float, shift: float) -> None:
     values, average = draw(seed, CHILDREN, 7, STATISTICS), draw(seed + 1, CHILDREN, 7, STATISTICS)
     result = standardise(scale * values + shift, GROUPS, average)
-    for member in (GROUPS == 0, GROUPS == 2):
+    for member in (GROUP_OF == 0, GROUP_OF == 2):
         part = result[:, member]
         torch.testing.assert_close(part.mean(1), torch.zeros(CHILDREN, STATISTICS), atol=1e-3, rtol=0)
         torch.testing.assert_close(part.std(1, correction=0), torch.ones(CHILDREN, STATISTICS), atol=1e-3, rtol=0)
@@ -78,14 +94,14 @@ def test_statistics_are_standardised_within_their_group(seed: int, scale: float,
 def test_groups_do_not_influence_each_other() -> None:
     values, average = draw(0, CHILDREN, 7, STATISTICS), draw(1, CHILDREN, 7, STATISTICS)
     changed = values.clone()
-    changed[:, GROUPS == 0] *= 100
+    changed[:, GROUP_OF == 0] *= 100
     before, after = standardise(values, GROUPS, average), standardise(changed, GROUPS, average)
-    assert torch.equal(before[:, GROUPS != 0], after[:, GROUPS != 0])
+    assert torch.equal(before[:, GROUP_OF != 0], after[:, GROUP_OF != 0])
 
 
 def test_a_group_of_one_is_compared_with_its_own_average() -> None:
     values, average = torch.tensor([[[3.0]], [[1.0]], [[9.0]]]), torch.full((3, 1, 1), 2.0)
-    assert standardise(values, torch.tensor([0]), average).flatten().tolist() == [0.5, -0.5, 3.0]
+    assert standardise(values, [slice(0, 1)], average).flatten().tolist() == [0.5, -0.5, 3.0]
 
 
 def test_equal_statistics_standardise_to_zero() -> None:
@@ -124,7 +140,7 @@ def test_the_history_is_newest_first_and_as_long_as_asked() -> None:
 @given(st.integers(0, 1000))
 def test_shares_sum_to_zero_over_a_group(seed: int) -> None:
     result = share(draw(seed, CHILDREN, 7, 2), GROUPS)
-    for member in (GROUPS == 0, GROUPS == 1, GROUPS == 2):
+    for member in (GROUP_OF == 0, GROUP_OF == 1, GROUP_OF == 2):
         torch.testing.assert_close(result[:, member].sum(1), torch.zeros(CHILDREN, 2), atol=1e-5, rtol=0)
 
 
@@ -133,8 +149,8 @@ def test_shares_equal_a_plain_loop() -> None:
     result = share(sensitivity, GROUPS)
     gain = sensitivity.clamp(min=0).tolist()
     for child in range(CHILDREN):
-        for p, own in enumerate(GROUPS.tolist()):
-            members = [q for q, other in enumerate(GROUPS.tolist()) if other == own]
+        for p, own in enumerate(GROUP_OF.tolist()):
+            members = [q for q, other in enumerate(GROUP_OF.tolist()) if other == own]
             for side in range(2):
                 total = sum(gain[child][q][side] for q in members)
                 expected = len(members) * gain[child][p][side] / total - 1 if total else 0.0

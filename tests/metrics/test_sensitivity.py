@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,14 +14,18 @@ from lossalign.metrics import (
     AUCPR,
     AUROC,
     BalancedError,
+    ConfusionMetric,
     ErrorRate,
     FunctionMetric,
     MacroF1,
     MeanCost,
+    MeanMetric,
+    Metric,
     TopKError,
     WorstClassRecall,
     class_sensitivity,
     confusion_counts,
+    error,
     over_children,
     sensitivity,
 )
@@ -42,6 +48,76 @@ def test_counts_and_outputs_tell_the_same(case: tuple[Tensor, Tensor]) -> None:
         by_counts = gains_from_counts(metric, confusion_counts(*case))
         torch.testing.assert_close(gains_from_outputs(metric, *case), by_counts, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(class_sensitivity(metric, *case), by_counts)
+
+
+@given(st.integers(2, 9), st.integers(0, 10_000), st.floats(0, 0.9))
+def test_the_short_way_over_totals_and_costs_equals_counting_again(size: int, seed: int, empty: float) -> None:
+    g = torch.Generator().manual_seed(seed)
+    counts = torch.randint(0, 9, (size, size), generator=g).float()
+    counts *= torch.rand(size, size, generator=g) >= empty
+    counts[0, -1] += 1
+    for metric in (ErrorRate(), BalancedError(), MacroF1(), WorstClassRecall()):
+        short = error(metric, metric.from_counts(counts)) - error(metric, metric.corrected(counts))
+        assert torch.equal(short, gains_from_counts(metric, counts)), metric.name
+    costly = MeanCost(torch.randn(size, size, generator=g))
+    short = costly.from_counts(counts) - costly.corrected(counts)
+    torch.testing.assert_close(short, gains_from_counts(costly, counts), atol=1e-5, rtol=1e-5)
+
+
+@given(untied(), st.integers(1, 3))
+def test_a_mean_over_samples_gains_what_scoring_again_says(case: tuple[Tensor, Tensor], k: int) -> None:
+    for metric in (TopKError(k), Certainty()):
+        again = gains_from_outputs(metric, *case)
+        torch.testing.assert_close(class_sensitivity(metric, *case), again, atol=1e-6, rtol=1e-5)
+
+
+class Certainty(MeanMetric):
+    """Mean score of the true class; higher is better."""
+
+    name, higher_is_better, vectorised = "certainty", True, True
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.gather(-1, targets[:, None]).squeeze(-1)
+
+
+class Agreement(ConfusionMetric):
+    """Cohen's kappa: written of the counts, without a short way."""
+
+    name, higher_is_better = "agreement", True
+
+    def from_counts(self, counts: Tensor) -> Tensor:
+        total = counts.sum((-2, -1))
+        chance = (counts.sum(-1) * counts.sum(-2)).sum(-1) / total**2
+        return (counts.diagonal(dim1=-2, dim2=-1).sum(-1) / total - chance) / (1 - chance)
+
+
+def test_a_metric_of_counts_of_your_own_counts_again() -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(30, 4, generator=g), torch.randint(0, 4, (30,), generator=g)
+    expected = gains_from_outputs(Agreement(), outputs, targets)
+    torch.testing.assert_close(class_sensitivity(Agreement(), outputs, targets), expected)
+    assert expected.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("metric", [AUCPR(), Agreement()], ids=lambda metric: metric.name)
+def test_too_many_classes_are_not_worked_out_and_that_is_said(metric: Metric, monkeypatch) -> None:
+    monkeypatch.setattr(sensitivity, "_SCORED", 2 * 4 * 16)
+    g = torch.Generator().manual_seed(0)
+    few, many = (torch.randn(4, size, generator=g) for size in (4, 5))
+    targets = torch.tensor([0, 1, 2, 3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert class_sensitivity(metric, few, targets).any()
+    with pytest.warns(UserWarning, match=f"'{metric.name}': what each of 5 classes could still gain is not worked out"):
+        gains = over_children(lambda o, t: class_sensitivity(metric, o, t), True, many[None], targets[None])
+    assert torch.equal(gains, torch.zeros(1, 5, 2))
+
+
+@pytest.mark.parametrize("metric", [ErrorRate(), BalancedError(), MacroF1(), WorstClassRecall(), TopKError(2)])
+def test_ours_are_worked_out_for_any_number_of_classes(metric: Metric, monkeypatch) -> None:
+    monkeypatch.setattr(sensitivity, "_SCORED", 0)
+    outputs = torch.eye(4)[torch.tensor([0, 0, 2, 3])] + torch.arange(4.0) / 10
+    assert class_sensitivity(metric, outputs, torch.tensor([0, 1, 2, 3])).any()
 
 
 @given(untied())

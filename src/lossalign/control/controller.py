@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lossalign.control.draws import draw_actions, draw_some
 from lossalign.control.learner import Learner
-from lossalign.control.policy import ACTIONS, Policy
+from lossalign.control.policy import Policy
 from lossalign.control.presets import Preset
 from lossalign.control.replay import Replay, Transition
 from lossalign.control.reward import make_reward
-from lossalign.control.state import StateLayout, StateMemory, features, remember
+from lossalign.control.state import Space, StateLayout, StateMemory, features, remember
 from lossalign.core import InputError, Observation, ParameterSpec
 
 
@@ -57,7 +58,8 @@ class LearningController:
         statistics: S, statistics per parameter.
         policy: a policy to start from; a fresh one if None.
         learn: whether the policy learns; False with a fresh policy is the random walk.
-        generator: for actions, replay and the fresh policy's weights.
+        generator: for actions, replay and the fresh policy's weights; a CPU generator whatever the device.
+        device: where Φ, the policy and what it remembers live; a GPU pays when the parameters are many.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class LearningController:
         policy: Policy | None = None,
         learn: bool = True,
         generator: torch.Generator,
+        device: torch.device | str = "cpu",
     ) -> None:
         if children < 1:
             raise InputError(f"children={children}: train at least 1.")
@@ -81,11 +84,14 @@ class LearningController:
                 f"policy: it was learned on states with {asdict(self.policy.layout)}, this run has {asdict(layout)}; "
                 "use a loss with the same statistics and the same preset switches."
             )
-        self._all = spec
+        self.policy.to(device)
+        self._all, self._device = spec, device
         groups = tuple(spec.slices) if groups is None else groups
-        self._moved = spec.select(groups)
-        self._spec = ParameterSpec(tuple(group for group in spec.groups if group.name in groups))
-        self._group_of = torch.cat([torch.full((g.size,), i) for i, g in enumerate(self._spec.groups)])
+        moved = spec.select(groups)
+        self._moved = slice(None) if len(moved) == spec.size else moved.to(device)
+        own = ParameterSpec(tuple(group for group in spec.groups if group.name in groups))
+        self._space = Space.of(own, device)
+        self._group_of = torch.cat([torch.full((g.size,), i) for i, g in enumerate(own.groups)])
         self._preset, self._learn, self._generator = preset, learn, generator
         self._reward = make_reward(preset.reward)
         self._replay = Replay(preset.replay, preset.returns)
@@ -97,7 +103,8 @@ class LearningController:
             clip=preset.clip,
             entropy_bonus=preset.entropy_bonus,
         )
-        self._phi = spec.initial.expand(children, -1).clone()
+        self._initial = spec.initial.to(device)
+        self._phi = self._initial.expand(children, -1).clone()
         self._memory: StateMemory | None = None
         self._before: Tensor | None = None
 
@@ -127,41 +134,48 @@ class LearningController:
     def _reset(self, metric: Tensor) -> Tensor:
         if self._preset.reset is None:
             return torch.zeros_like(metric, dtype=torch.bool)
-        moved = (self._phi != self._all.initial).any(1)
-        lost = far_behind(metric, self._preset.reset) & moved
-        self._phi = torch.where(lost[:, None], self._all.initial, self._phi)
-        self._replay.forget(lost)
+        lost = far_behind(metric, self._preset.reset)
+        if lost.any():
+            lost = lost & (self._phi != self._initial).any(1).cpu()
+            self._phi = torch.where(lost.to(self._device)[:, None], self._initial, self._phi)
+            self._replay.forget(lost)
         return lost
 
     def _act(self, seen: Observation) -> Tensor:
         phi = self._phi[:, self._moved]
         seen = Observation(
             metric=seen.metric,
-            statistics=seen.statistics[:, self._moved],
-            sensitivity=seen.sensitivity[:, self._moved],
+            statistics=seen.statistics.to(self._device)[:, self._moved].contiguous(),
+            sensitivity=seen.sensitivity.to(self._device)[:, self._moved].contiguous(),
             progress=seen.progress,
         )
-        self._memory = remember(self._memory, seen.statistics, self._group_of, self.policy.layout.history)
-        states = features(self.policy.layout, self._memory, seen, phi, self._spec, self._group_of)
-        log_pi = torch.log_softmax(self.policy(states), -1)
-        actions = torch.multinomial(log_pi.exp().view(-1, ACTIONS), 1, generator=self._generator).view(phi.shape)
-        moved = (phi + (actions - 1) * self._spec.step).clamp(self._spec.low, self._spec.high)
+        self._memory = remember(self._memory, seen.statistics, self._space.groups, self.policy.layout.history)
+        states = features(self.policy.layout, self._memory, seen, phi, self._space)
+        log_pi = self.policy.log_probabilities(states)
+        pi = log_pi.exp()
+        entropy = -(pi * log_pi).sum(-1).mean(1).cpu()
+        if not entropy.isfinite().all():
+            raise InputError(
+                "the policy's probabilities are not finite: look for NaN or inf in the loss's statistics, or lower the "
+                "preset's learning_rate."
+            )
+        actions = draw_actions(pi, self._generator)
+        moved = (phi + (actions - 1) * self._space.step).clamp(self._space.low, self._space.high)
         self._phi = self._phi.clone()
         self._phi[:, self._moved] = moved
         self._remember_decision(states, actions, log_pi.gather(-1, actions[..., None]).squeeze(-1))
-        return -(log_pi.exp() * log_pi).sum(-1).mean(1)
+        return entropy
 
     def _remember_decision(self, states: Tensor, actions: Tensor, log_probs: Tensor) -> None:
         children, size = actions.shape
-        kept = torch.arange(size)
-        if size > self._preset.parameters:
-            kept = torch.randperm(size, generator=self._generator)[: self._preset.parameters]
+        kept = draw_some(size, self._preset.parameters, self._generator)
+        here = kept.to(self._device)
         self._replay.add(
             Transition(
-                states=states[:, kept],
-                actions=actions[:, kept],
-                log_probs=log_probs[:, kept],
-                weights=decision_weights(self._group_of[kept]),
+                states=states[:, here],
+                actions=actions[:, here],
+                log_probs=log_probs[:, here],
+                weights=decision_weights(self._group_of[kept]).to(self._device),
                 returns=torch.zeros(children),
                 valid=torch.ones(children, dtype=torch.bool),
             )
@@ -189,9 +203,10 @@ class LearningController:
         self._all.check(state["phi"])
         if state["reward"].keys() != self._reward.state_dict().keys():
             raise InputError("state: it was saved under another reward; use the same preset.")
-        self._phi, self._before = state["phi"], state["before"]
-        self._memory = None if state["memory"] is None else StateMemory(**state["memory"])
+        self._phi, self._before = state["phi"].to(self._device), state["before"]
+        memory = state["memory"]
+        self._memory = memory and StateMemory(**{name: tensor.to(self._device) for name, tensor in memory.items()})
         self._reward.load_state_dict(state["reward"])
-        self._replay.load_state_dict(state["replay"])
+        self._replay.load_state_dict(state["replay"], self._device)
         self._learner.load_state_dict(state["learner"])
         self._generator.set_state(state["generator"])

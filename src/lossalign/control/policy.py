@@ -19,6 +19,9 @@ from lossalign.core import InputError
 ACTIONS = 3
 """−β, 0, +β."""
 
+_ROWS = 2**16
+"""States that go through the network at once when nothing is learned from them; keeps its hidden layers small."""
+
 
 class Policy(nn.Module):
     """An MLP from the state of one parameter to the logits of its three actions.
@@ -62,6 +65,12 @@ class Policy(nn.Module):
         """Logits [..., 3] of the actions −β, 0, +β, from states [..., F]."""
         logits: Tensor = self.layers(state)
         return logits
+
+    @torch.no_grad()
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """log π(a|s) [..., 3] of states [..., F], without gradients."""
+        parts = [torch.log_softmax(self(some), -1) for some in states.flatten(0, -2).split(_ROWS)]
+        return torch.cat(parts).view(*states.shape[:-1], ACTIONS)
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file that ``Policy.load`` reads; it holds weights and the state's layout."""

@@ -14,7 +14,8 @@ from torch import Tensor
 class Transition:
     """One step of all children: s_t, a_t, and the return that grows until it is T steps old.
 
-    REINFORCE does not look at s_t+1, so it is not kept.
+    REINFORCE does not look at s_t+1, so it is not kept. ``returns`` and ``valid`` stay on the CPU, where the rewards
+    are; the rest lies on the policy's device.
 
     Args:
         states: s_t of the kept parameters [n, M, F].
@@ -73,23 +74,32 @@ class Replay:
 
     def sample(self, size: int, generator: torch.Generator) -> Batch | None:
         """``size`` child-steps drawn without replacement, or all if there are fewer; None while nothing has matured."""
-        where = [(t, child) for t in self.matured for child in t.valid.nonzero().flatten().tolist()]
-        if not where:
+        if not self.matured:
             return None
-        drawn = [where[i] for i in torch.randperm(len(where), generator=generator)[:size].tolist()]
+        rows = torch.cat([t.valid for t in self.matured]).nonzero().flatten()
+        if not len(rows):
+            return None
+        rows = rows[torch.randperm(len(rows), generator=generator)[:size]]
+        children, device = len(self.matured[0].valid), self.matured[0].states.device
+        here = rows.to(device)
         return Batch(
-            states=torch.stack([t.states[child] for t, child in drawn]),
-            actions=torch.stack([t.actions[child] for t, child in drawn]),
-            log_probs=torch.stack([t.log_probs[child] for t, child in drawn]),
-            weights=torch.stack([t.weights for t, _ in drawn]),
-            returns=torch.stack([t.returns[child] for t, child in drawn]),
+            states=torch.cat([t.states for t in self.matured])[here],
+            actions=torch.cat([t.actions for t in self.matured])[here],
+            log_probs=torch.cat([t.log_probs for t in self.matured])[here],
+            weights=torch.stack([t.weights for t in self.matured])[here // children],
+            returns=torch.cat([t.returns for t in self.matured])[rows].to(device),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """All transitions as plain tensors."""
         return {"pending": [dict(vars(t)) for t in self.pending], "matured": [dict(vars(t)) for t in self.matured]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.pending = [Transition(**t) for t in state["pending"]]
-        self.matured = deque((Transition(**t) for t in state["matured"]), maxlen=self.matured.maxlen)
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        """Go on from ``state``, with the states and actions on ``device``."""
+        self.pending = [_placed(t, device) for t in state["pending"]]
+        self.matured = deque((_placed(t, device) for t in state["matured"]), maxlen=self.matured.maxlen)
+
+
+def _placed(state: dict[str, Any], device: torch.device | str) -> Transition:
+    moved = {name: state[name].to(device) for name in ("states", "actions", "log_probs", "weights")}
+    return Transition(**{**state, **moved})

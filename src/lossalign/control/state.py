@@ -5,6 +5,7 @@ Everything is normalised, so that a policy does not see a task's scale and can b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,6 +41,28 @@ class StateLayout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Space:
+    """Where Φ may go, as tensors on the controller's device [P], and where each group lies in it.
+
+    Example:
+        >>> from lossalign.losses import AlignedLoss
+        >>> Space.of(AlignedLoss(3, groups=("weights", "offsets")).spec).groups
+        (slice(0, 3, None), slice(3, 6, None))
+    """
+
+    low: Tensor
+    high: Tensor
+    step: Tensor
+    groups: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, spec: ParameterSpec, device: torch.device | str = "cpu") -> Space:
+        """The space of a loss's parameters."""
+        low, high, step = (tensor.to(device) for tensor in (spec.low, spec.high, spec.step))
+        return cls(low=low, high=high, step=step, groups=tuple(spec.slices.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateMemory:
     """What must be remembered between steps.
 
@@ -54,29 +77,29 @@ class StateMemory:
     change: Tensor
 
 
-def standardise(values: Tensor, group_of: Tensor, average: Tensor) -> Tensor:
+def standardise(values: Tensor, groups: Sequence[slice], average: Tensor) -> Tensor:
     """Statistics standardised over the parameters of a group; a group of one against its own moving average.
 
     Args:
         values: raw statistics [n, P, S].
-        group_of: which group each parameter belongs to [P].
+        groups: where each group lies in P, one after another.
         average: moving average of the statistics [n, P, S].
 
     Example:
         >>> values = torch.tensor([[[1.0], [3.0], [6.0]]])
-        >>> standardise(values, torch.tensor([0, 0, 1]), torch.tensor([[[1.0], [1.0], [4.0]]])).flatten()
+        >>> average = torch.tensor([[[1.0], [1.0], [4.0]]])
+        >>> standardise(values, [slice(0, 2), slice(2, 3)], average).flatten()
         tensor([-1.0000,  1.0000,  0.5000])
     """
-    result = torch.empty_like(values)
-    for group in group_of.unique():
-        member = group_of == group
-        part = values[:, member]
+    parts = []
+    for group in groups:
+        part = values[:, group]
         if part.shape[1] == 1:
-            result[:, member] = relative_change(part, average[:, member])
+            parts.append(relative_change(part, average[:, group]))
         else:
             centred = part - part.mean(1, keepdim=True)
-            result[:, member] = centred / centred.square().mean(1, keepdim=True).sqrt().clamp(min=1e-6)
-    return result
+            parts.append(centred / centred.square().mean(1, keepdim=True).sqrt().clamp(min=1e-6))
+    return torch.cat(parts, 1)
 
 
 def relative_change(values: Tensor, average: Tensor) -> Tensor:
@@ -84,10 +107,10 @@ def relative_change(values: Tensor, average: Tensor) -> Tensor:
     return ((values - average) / average.abs().clamp(min=1e-6)).clamp(-3, 3)
 
 
-def remember(memory: StateMemory | None, statistics: Tensor, group_of: Tensor, history: int) -> StateMemory:
+def remember(memory: StateMemory | None, statistics: Tensor, groups: Sequence[slice], history: int) -> StateMemory:
     """Push one step's statistics [n, P, S]; the first step fills the whole history."""
     average = statistics if memory is None else memory.average
-    newest = standardise(statistics, group_of, average)[:, :, None]
+    newest = standardise(statistics, groups, average)[:, :, None]
     change = relative_change(statistics, average)
     average = _AVERAGE_DECAY * average + (1 - _AVERAGE_DECAY) * statistics
     if memory is None:
@@ -96,41 +119,38 @@ def remember(memory: StateMemory | None, statistics: Tensor, group_of: Tensor, h
     return replace(memory, history=torch.cat([newest, past], 2), average=average, change=change)
 
 
-def share(sensitivity: Tensor, group_of: Tensor) -> Tensor:
+def share(sensitivity: Tensor, groups: Sequence[slice]) -> Tensor:
     """Each parameter's share of the gain still to be had in its group, times the group's size, minus one [n, P, 2].
 
     Zero says "as much as the others"; a metric with nothing to gain, or that cannot tell, gives zeros.
 
     Example:
-        >>> share(torch.tensor([[[3.0, 0.0], [1.0, 0.0]]]), torch.tensor([0, 0]))
+        >>> share(torch.tensor([[[3.0, 0.0], [1.0, 0.0]]]), [slice(0, 2)])
         tensor([[[ 0.5000,  0.0000],
                  [-0.5000,  0.0000]]])
     """
-    result = torch.zeros_like(sensitivity)
-    for group in group_of.unique():
-        member = group_of == group
-        gain = sensitivity[:, member].clamp(min=0)
+    parts = []
+    for group in groups:
+        gain = sensitivity[:, group].clamp(min=0)
         total = gain.sum(1, keepdim=True)
-        result[:, member] = torch.where(total > 1e-12, gain.shape[1] * gain / total.clamp(min=1e-12) - 1, 0.0)
-    return result
+        parts.append(torch.where(total > 1e-12, gain.shape[1] * gain / total.clamp(min=1e-12) - 1, 0.0))
+    return torch.cat(parts, 1)
 
 
-def features(
-    layout: StateLayout, memory: StateMemory, seen: Observation, phi: Tensor, spec: ParameterSpec, group_of: Tensor
-) -> Tensor:
+def features(layout: StateLayout, memory: StateMemory, seen: Observation, phi: Tensor, space: Space) -> Tensor:
     """The state s_t of every parameter of every child [n, P, F].
 
     In order: normalised statistics of the last steps, newest first; their relative change; Φ on its range as −1 … 1;
     t over the number of steps; the metric's sensitivity.
     """
     n, p = phi.shape
-    middle, half = (spec.high + spec.low) / 2, (spec.high - spec.low) / 2
+    middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
     parts = [
         memory.history.reshape(n, p, -1),
         memory.change,
         ((phi - middle) / half)[:, :, None],
-        torch.full((n, p, 1), seen.progress),
+        torch.full((n, p, 1), seen.progress, device=phi.device),
     ]
     if layout.sensitivity:
-        parts.append(share(seen.sensitivity, group_of))
+        parts.append(share(seen.sensitivity, space.groups))
     return torch.cat(parts, -1)

@@ -130,7 +130,7 @@ class AlignedLoss(AdaptiveLoss):
         b = phi[slices["offsets"]] if "offsets" in slices else None
         if "pairs" not in slices:
             return u, b, None
-        where = self.spec.classes[slices["pairs"]].to(phi.device)
+        where = self.classes.to(phi.device)[slices["pairs"]]
         return u, b, symmetric(phi[slices["pairs"]], where, self.num_classes)
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class AlignedLoss(AdaptiveLoss):
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + C_ii) for classes, log(1 + [C_ij, C_ji]) when pairs are on [P, S]."""
-        i, j = self.spec.classes.to(outputs.device).unbind(-1)
+        i, j = self.classes.to(outputs.device).unbind(-1)
         matrix = confusion(F.log_softmax(outputs.float(), -1), targets).log1p()
         both = torch.stack([matrix[i, j], matrix[j, i]], -1)
         return both[:, : self.num_statistics]

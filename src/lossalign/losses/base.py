@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from lossalign.core import ParameterSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class AdaptiveLoss(ABC):
@@ -23,6 +29,18 @@ class AdaptiveLoss(ABC):
 
     spec: ParameterSpec
     num_statistics: int
+
+    @cached_property
+    def classes(self) -> Tensor:
+        """``spec.classes`` [P, 2], where :meth:`to` has put them."""
+        return self.spec.classes
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move all tensors of the loss to ``device``, in place: a step captured on a GPU may copy nothing to it."""
+        for name, value in {"classes": self.classes, **vars(self)}.items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:

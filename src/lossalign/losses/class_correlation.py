@@ -104,7 +104,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
 
     def matrix(self, phi: Tensor) -> Tensor:
         """Φ as the matrix of Eq. 6 [C, C]; groups that are off keep their start."""
-        size, classes = self.num_classes, self.spec.classes.to(phi.device)
+        size, classes = self.num_classes, self.classes.to(phi.device)
         given = symmetric(phi, classes, size)
         known = symmetric(torch.ones_like(phi), classes, size)
         return given + (1 - known) * torch.eye(size, dtype=phi.dtype, device=phi.device)
@@ -116,7 +116,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + [C_ij, C_ji]) of Eq. 7 for every parameter [P, 2]."""
-        i, j = self.spec.classes.to(outputs.device).unbind(-1)
+        i, j = self.classes.to(outputs.device).unbind(-1)
         matrix = confusion(F.log_softmax(outputs.float(), -1), targets).log1p()
         return torch.stack([matrix[i, j], matrix[j, i]], -1)
 

@@ -1,13 +1,15 @@
 """What a model is judged by, as a reward. In each file the pure function first, then the class."""
 
 from lossalign.metrics.adapters import FunctionMetric, PipelineMetric, TorchMetric
-from lossalign.metrics.base import Metric, error
+from lossalign.metrics.base import MeanMetric, Metric, error
 from lossalign.metrics.confusion import (
     BalancedError,
+    ClassTotals,
     ConfusionMetric,
     ErrorRate,
     MacroF1,
     MeanCost,
+    TotalsMetric,
     WorstClassRecall,
     confusion_counts,
 )
@@ -22,15 +24,18 @@ __all__ = [
     "AUROC",
     "METRICS",
     "BalancedError",
+    "ClassTotals",
     "ConfusionMetric",
     "ErrorRate",
     "FunctionMetric",
     "MacroF1",
     "MeanCost",
+    "MeanMetric",
     "Metric",
     "PipelineMetric",
     "TopKError",
     "TorchMetric",
+    "TotalsMetric",
     "WorstClassRecall",
     "as_metric",
     "auroc",

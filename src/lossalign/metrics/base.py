@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, final
 
 from torch import Tensor
 
@@ -29,6 +29,19 @@ class Metric(ABC):
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric, a scalar tensor, of outputs [V, C] against labels [V]."""
+
+
+class MeanMetric(Metric):
+    """A metric that is a mean over samples: what vanishing errors would gain is a sum, for any number of classes."""
+
+    @abstractmethod
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What every sample contributes [V], from outputs [V, C] and labels [V]."""
+
+    @final
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean, a scalar, of outputs [V, C] against labels [V]."""
+        return self.each(outputs, targets).mean(-1)
 
 
 class Directed(Protocol):

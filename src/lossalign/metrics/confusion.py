@@ -1,14 +1,14 @@
-"""Metrics of the confusion counts: how often truth i was called j. Pure functions of counts first, then the classes.
+"""Metrics of the confusion counts: how often truth i was called j. Pure functions first, then the classes.
 
-The functions take counts [..., C, C] and are batched over the leading axes. A class without samples has no recall and
-no F1 of its own: means and minima run over the classes that are present in the targets, as scikit-learn's balanced
-accuracy does.
+Most need of the counts [..., C, C] only what they say of each class by itself, its totals [..., C]; functions are
+batched over the leading axes. A class without samples has no recall and no F1 of its own: means and minima run over the
+classes that are present in the targets, as scikit-learn's balanced accuracy does.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -38,59 +38,100 @@ def confusion_counts(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.zeros(size * size, device=outputs.device).scatter_add(0, cells, ones).view(size, size)
 
 
-def error_rate(counts: Tensor) -> Tensor:
+class ClassTotals(NamedTuple):
+    """What confusion counts say of each class by itself; all [..., C].
+
+    Attributes:
+        correct: samples of the class that are right.
+        truths: samples of the class.
+        predictions: samples that are predicted to be of the class.
+    """
+
+    correct: Tensor
+    truths: Tensor
+    predictions: Tensor
+
+
+def class_totals(counts: Tensor) -> ClassTotals:
+    """The totals [..., C] of counts [..., C, C].
+
+    Example:
+        >>> class_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
+        ClassTotals(correct=tensor([3., 4.]), truths=tensor([4., 4.]), predictions=tensor([3., 5.]))
+    """
+    return ClassTotals(counts.diagonal(dim1=-2, dim2=-1), counts.sum(-1), counts.sum(-2))
+
+
+def corrected_totals(counts: Tensor) -> ClassTotals:
+    """The totals [C, 2, C] of counts [C, C] without the errors out of, and into, each class.
+
+    Errors out of c are row c of the counts, errors into c its column c. Every error that vanishes is one prediction
+    less for the class it was taken for, and one more, now right, for its true class.
+
+    Example:
+        >>> corrected_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]])).correct[0]  # class 0: out of it, into it
+        tensor([[4., 4.],
+                [3., 4.]])
+    """
+    correct, truths, predictions = class_totals(counts)
+    errors = counts - torch.diag_embed(correct)
+    gained = torch.stack([torch.diag_embed(errors.sum(-1)), errors.mT], 1)
+    lost = torch.stack([errors, torch.diag_embed(errors.sum(-2))], 1)
+    return ClassTotals(correct + gained, truths.expand_as(gained), predictions + gained - lost)
+
+
+def error_rate(totals: ClassTotals) -> Tensor:
     """Share of the samples that are wrong [...].
 
     Example:
-        >>> error_rate(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
+        >>> error_rate(class_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]])))
         tensor(0.1250)
     """
-    total = counts.sum((-2, -1))
-    return (total - _correct(counts).sum(-1)) / total
+    total = totals.truths.sum(-1)
+    return (total - totals.correct.sum(-1)) / total
 
 
-def recalls(counts: Tensor) -> Tensor:
+def recalls(totals: ClassTotals) -> Tensor:
     """Share of each class that is right [..., C]; NaN for a class without samples.
 
     Example:
-        >>> recalls(torch.tensor([[3.0, 1.0], [0.0, 0.0]]))
+        >>> recalls(class_totals(torch.tensor([[3.0, 1.0], [0.0, 0.0]])))
         tensor([0.7500,    nan])
     """
-    return _correct(counts) / counts.sum(-1)
+    return totals.correct / totals.truths
 
 
-def balanced_error(counts: Tensor) -> Tensor:
+def balanced_error(totals: ClassTotals) -> Tensor:
     """1 − the mean recall of the classes present [...].
 
     Example:
-        >>> balanced_error(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
+        >>> balanced_error(class_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]])))
         tensor(0.1250)
     """
-    return 1 - recalls(counts).nanmean(-1)
+    return 1 - recalls(totals).nanmean(-1)
 
 
-def worst_class_recall(counts: Tensor) -> Tensor:
+def worst_class_recall(totals: ClassTotals) -> Tensor:
     """The lowest recall among the classes present [...].
 
     Example:
-        >>> worst_class_recall(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
+        >>> worst_class_recall(class_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]])))
         tensor(0.7500)
     """
-    return recalls(counts).nan_to_num(nan=torch.inf).amin(-1)
+    return recalls(totals).nan_to_num(nan=torch.inf).amin(-1)
 
 
-def macro_f1(counts: Tensor) -> Tensor:
+def macro_f1(totals: ClassTotals) -> Tensor:
     """Mean over the classes present of F1 = 2 TP / (2 TP + FP + FN) [...].
 
     Nothing is undefined: a class that is present has TP + FN > 0, and its F1 is 0 if it is never predicted.
 
     Example:
-        >>> macro_f1(torch.tensor([[1.0, 1.0], [0.0, 2.0]]))  # (2/3 + 4/5) / 2
+        >>> macro_f1(class_totals(torch.tensor([[1.0, 1.0], [0.0, 2.0]])))  # (2/3 + 4/5) / 2
         tensor(0.7333)
     """
-    truths, predictions = counts.sum(-1), counts.sum(-2)
-    f1 = 2 * _correct(counts) / (truths + predictions)
-    return f1.where(truths > 0, torch.nan).nanmean(-1)
+    f1 = 2 * totals.correct / (totals.truths + totals.predictions)
+    return f1.where(totals.truths > 0, torch.nan).nanmean(-1)
 
 
 def mean_cost(counts: Tensor, costs: Tensor) -> Tensor:
@@ -103,10 +144,6 @@ def mean_cost(counts: Tensor, costs: Tensor) -> Tensor:
     return (counts * costs).sum((-2, -1)) / counts.sum((-2, -1))
 
 
-def _correct(counts: Tensor) -> Tensor:
-    return counts.diagonal(dim1=-2, dim2=-1)
-
-
 class ConfusionMetric(Metric):
     """A metric that is a function of the confusion counts alone."""
 
@@ -116,27 +153,52 @@ class ConfusionMetric(Metric):
     def from_counts(self, counts: Tensor) -> Tensor:
         """The metric [...] of counts [..., C, C]."""
 
+    def corrected(self, counts: Tensor) -> Tensor | None:
+        """The metric [C, 2] of counts [C, C] without the errors out of, and into, each class.
+
+        None if there is no shorter way than to change the counts 2 C times.
+        """
+        return None
+
     @final
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric, a scalar, of outputs [V, C] against labels [V]."""
         return self.from_counts(confusion_counts(outputs, targets))
 
 
+class TotalsMetric(ConfusionMetric):
+    """A metric of each class's totals: its sensitivity costs the square of the classes, not the cube."""
+
+    @abstractmethod
+    def from_totals(self, totals: ClassTotals) -> Tensor:
+        """The metric [...] of totals [..., C]."""
+
+    @final
+    def from_counts(self, counts: Tensor) -> Tensor:
+        """The metric [...] of counts [..., C, C]."""
+        return self.from_totals(class_totals(counts))
+
+    @final
+    def corrected(self, counts: Tensor) -> Tensor:
+        """The metric [C, 2] of counts [C, C] without the errors out of, and into, each class."""
+        return self.from_totals(corrected_totals(counts))
+
+
 @final
-class ErrorRate(ConfusionMetric):
+class ErrorRate(TotalsMetric):
     """Share of the samples that are wrong, 1 − accuracy."""
 
     name = "error"
     higher_is_better = False
     percent = True
 
-    def from_counts(self, counts: Tensor) -> Tensor:
-        """The error rate [...] of counts [..., C, C]."""
-        return error_rate(counts)
+    def from_totals(self, totals: ClassTotals) -> Tensor:
+        """The error rate [...] of totals [..., C]."""
+        return error_rate(totals)
 
 
 @final
-class BalancedError(ConfusionMetric):
+class BalancedError(TotalsMetric):
     """1 − the mean recall over classes: every class counts the same, however rare.
 
     Example:
@@ -149,35 +211,35 @@ class BalancedError(ConfusionMetric):
     higher_is_better = False
     percent = True
 
-    def from_counts(self, counts: Tensor) -> Tensor:
-        """The balanced error [...] of counts [..., C, C]."""
-        return balanced_error(counts)
+    def from_totals(self, totals: ClassTotals) -> Tensor:
+        """The balanced error [...] of totals [..., C]."""
+        return balanced_error(totals)
 
 
 @final
-class WorstClassRecall(ConfusionMetric):
+class WorstClassRecall(TotalsMetric):
     """The recall of the class that fares worst."""
 
     name = "worst-recall"
     higher_is_better = True
     percent = True
 
-    def from_counts(self, counts: Tensor) -> Tensor:
-        """The lowest recall [...] of counts [..., C, C]."""
-        return worst_class_recall(counts)
+    def from_totals(self, totals: ClassTotals) -> Tensor:
+        """The lowest recall [...] of totals [..., C]."""
+        return worst_class_recall(totals)
 
 
 @final
-class MacroF1(ConfusionMetric):
+class MacroF1(TotalsMetric):
     """F1 of each class, averaged over classes."""
 
     name = "macro-f1"
     higher_is_better = True
     percent = True
 
-    def from_counts(self, counts: Tensor) -> Tensor:
-        """The mean F1 [...] of counts [..., C, C]."""
-        return macro_f1(counts)
+    def from_totals(self, totals: ClassTotals) -> Tensor:
+        """The mean F1 [...] of totals [..., C]."""
+        return macro_f1(totals)
 
 
 @final
@@ -209,3 +271,9 @@ class MeanCost(ConfusionMetric):
         if counts.shape[-1] != len(self.costs):
             raise InputError(f"costs is for {len(self.costs)} classes, the outputs have {counts.shape[-1]}.")
         return mean_cost(counts, self.costs.to(counts.device))
+
+    def corrected(self, counts: Tensor) -> Tensor:
+        """The mean cost [C, 2] of counts [C, C] without the errors out of, and into, each class."""
+        costs = self.costs.to(counts.device)
+        saved = counts * (costs - costs.diagonal()[:, None])
+        return self.from_counts(counts) - torch.stack([saved.sum(-1), saved.sum(-2)], -1) / counts.sum()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from lossalign.metrics.base import Metric, error
+from lossalign.metrics.base import MeanMetric, Metric, error
 from lossalign.metrics.confusion import ConfusionMetric, confusion_counts
 
 _HELD = 2**23  # elements of corrected counts or outputs in memory at once, for each child
+_SCORED = 2**28  # elements that are scored again at one step, for each child: seconds of one core
 
 
 def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     """How much better the metric would be without the errors out of, or into, each class.
 
-    A ``ConfusionMetric`` re-scores corrected counts. Any other metric re-scores 2 C corrected outputs, where the
-    predicted and the true class of each wrong sample swap scores (a wrong sample that ties stays wrong). Can be
-    lifted over children with vmap if ``metric.vectorised``.
+    A metric of class totals, ``MeanCost`` and a ``MeanMetric`` have short forms, for any number of classes. Another
+    ``ConfusionMetric`` scores 2 C corrected counts [C, C], and any other metric 2 C corrected outputs [V, C], where the
+    predicted and the true class of each wrong sample swap scores (a wrong sample that ties stays wrong). Where that is
+    more than 2²⁸ numbers (counts of 512 classes; outputs of 160 classes and 5,000 samples) the sensitivity is 0, which
+    says "not known", and a warning says so once. Can be lifted over children with vmap if ``metric.vectorised``.
 
     Args:
         metric: what is to gain.
@@ -36,13 +41,35 @@ def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tenso
     """
     if outputs.ndim < 2 or outputs.shape[-1] < 2:
         return torch.zeros(2, 2, device=outputs.device)
-    if isinstance(metric, ConfusionMetric):
-        return gains_from_counts(metric, confusion_counts(outputs, targets))
-    return gains_from_outputs(metric, outputs, targets)
+    if isinstance(metric, MeanMetric):
+        return gains_from_samples(metric, outputs, targets)
+    classes = outputs.shape[-1]
+    if not isinstance(metric, ConfusionMetric):
+        known = _affordable(metric, classes, outputs.numel())
+        return gains_from_outputs(metric, outputs, targets) if known else torch.zeros(classes, 2, device=outputs.device)
+    counts = confusion_counts(outputs, targets)
+    after = metric.corrected(counts)
+    if after is not None:
+        return error(metric, metric.from_counts(counts)) - error(metric, after)
+    known = _affordable(metric, classes, counts.numel())
+    return gains_from_counts(metric, counts) if known else torch.zeros(classes, 2, device=outputs.device)
+
+
+def _affordable(metric: Metric, classes: int, elements: int) -> bool:
+    """Whether 2 C scorings of so many elements are few enough; says once if not."""
+    if 2 * classes * elements <= _SCORED:
+        return True
+    warnings.warn(
+        f"metric {metric.name!r}: what each of {classes} classes could still gain is not worked out, as it would take "
+        f"{2 * classes} scorings of {elements:,} numbers at every step; write it as a lossalign.metrics.TotalsMetric "
+        "or MeanMetric if it is one, or switch sensitivity off.",
+        stacklevel=1,
+    )
+    return False
 
 
 def gains_from_counts(metric: ConfusionMetric, counts: Tensor) -> Tensor:
-    """``class_sensitivity`` [C, 2] of confusion counts [C, C]."""
+    """``class_sensitivity`` [C, 2] of confusion counts [C, C], for any metric of counts."""
     classes = torch.arange(len(counts), device=counts.device)
     before = error(metric, metric.from_counts(counts))
     gains = []
@@ -55,11 +82,17 @@ def gains_from_counts(metric: ConfusionMetric, counts: Tensor) -> Tensor:
     return torch.cat(gains)
 
 
+def gains_from_samples(metric: MeanMetric, outputs: Tensor, targets: Tensor) -> Tensor:
+    """``class_sensitivity`` [C, 2] of outputs [V, C] and labels [V], for a mean over samples."""
+    predicted, right = _put_right(outputs, targets)
+    gain = error(metric, metric.each(outputs, targets)) - error(metric, metric.each(right, targets))
+    sums = torch.zeros(2, outputs.shape[-1], dtype=gain.dtype, device=gain.device)
+    return sums.scatter_add(1, torch.stack([targets, predicted]), gain.expand(2, -1)).mT / len(targets)
+
+
 def gains_from_outputs(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     """``class_sensitivity`` [C, 2] of outputs [V, C] and labels [V], for any metric."""
-    predicted = outputs.argmax(-1)
-    both = torch.stack([predicted, targets], -1)
-    right = outputs.scatter(-1, both, outputs.gather(-1, both).flip(-1))
+    predicted, right = _put_right(outputs, targets)
     before = error(metric, metric(outputs, targets))
 
     def gain(chosen: Tensor) -> Tensor:
@@ -73,3 +106,10 @@ def gains_from_outputs(metric: Metric, outputs: Tensor, targets: Tensor) -> Tens
         wrong = predicted != targets
         gains = torch.stack([gain(one) if bool((one & wrong).any()) else torch.zeros_like(before) for one in chosen])
     return gains.view(-1, 2)
+
+
+def _put_right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Predicted classes [V], and outputs [V, C] whose predicted and true class have swapped scores."""
+    predicted = outputs.argmax(-1)
+    both = torch.stack([predicted, targets], -1)
+    return predicted, outputs.scatter(-1, both, outputs.gather(-1, both).flip(-1))

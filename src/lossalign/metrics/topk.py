@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError
-from lossalign.metrics.base import Metric
+from lossalign.metrics.base import MeanMetric
 
 
-def top_k_error(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
-    """Share of the samples with k or more classes ahead of the true one.
+def missed_by_top_k(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
+    """Whether k or more classes are ahead of each sample's true one.
 
     A class is ahead if it scores higher, or the same and comes earlier; so ties are broken as by argmax, and k = 1 is
     the error rate. A sample whose true class scores NaN is wrong.
@@ -23,21 +23,26 @@ def top_k_error(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
         k: how many guesses are allowed.
 
     Returns:
-        The error [...].
+        1 for the samples that are missed, 0 for the others [..., V].
 
     Example:
         >>> outputs = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 2.0]])
-        >>> top_k_error(outputs, torch.tensor([1, 2]), k=2)
-        tensor(0.5000)
+        >>> missed_by_top_k(outputs, torch.tensor([1, 2]), k=2)
+        tensor([0., 1.])
     """
     own = outputs.gather(-1, targets[..., None])
     earlier = torch.arange(outputs.shape[-1], device=outputs.device) < targets[..., None]
     ahead = ~(outputs <= own) | ((outputs == own) & earlier)
-    return (ahead.sum(-1) >= k).float().mean(-1)
+    return (ahead.sum(-1) >= k).float()
+
+
+def top_k_error(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
+    """Share of the samples [...] that ``missed_by_top_k`` names, from outputs [..., V, C] and labels [..., V]."""
+    return missed_by_top_k(outputs, targets, k).mean(-1)
 
 
 @final
-class TopKError(Metric):
+class TopKError(MeanMetric):
     """Share of the samples whose class is not among the ``k`` that score highest.
 
     Args:
@@ -58,8 +63,8 @@ class TopKError(Metric):
         self.k = k
         self.name = f"top{k}-error"
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The top-k error, a scalar, of outputs [V, C] against labels [V]."""
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """1 for the samples whose class is not among the first k, 0 for the others [V]."""
         if self.k >= outputs.shape[-1]:
             raise InputError(f"k={self.k}: with {outputs.shape[-1]} classes nothing can be wrong; choose a smaller k.")
-        return top_k_error(outputs, targets, self.k)
+        return missed_by_top_k(outputs, targets, self.k)

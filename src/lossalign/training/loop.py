@@ -85,13 +85,14 @@ class Population:
         self._reward_targets = torch.stack([s.targets for s in reward])
         self._selection_targets = torch.stack([s.targets for s in selection])
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
+        self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
         self._best = torch.full((children.count,), torch.inf)
         self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
         self._history: list[Tensor] = []
 
     def step(self) -> StepRecord:
         """K iterations of every child, then one move of every controller."""
-        phi = torch.cat([controller.phi for controller in self.controllers])
+        phi = torch.cat([controller.phi.to(self._device) for controller in self.controllers])
         self._loss.spec.check(phi)
         losses, values, outputs = self._train(phi)
         errors = discounted_metric(values, self._preset.gamma, self._points)
@@ -102,11 +103,12 @@ class Population:
             self._reward_targets,
             errors,
             progress=(self.step_count + 1) / self.steps,
+            device=self._device,
         )
-        told = [controller.step(self._part(seen, rows)) for controller, rows in self._owners()]
+        told = [controller.step(self._part(seen, rows, controller.phi.device)) for controller, rows in self._owners()]
         selection = self._select()
         if self.step_count % self._stride == 0:
-            self._history.append(phi)
+            self._history.append(phi.cpu())
         self.step_count += 1
         return StepRecord(
             step=self.step_count,
@@ -163,11 +165,11 @@ class Population:
         return [(c, slice(a, b)) for c, a, b in zip(self.controllers, starts, self._ends, strict=True)]
 
     @staticmethod
-    def _part(seen: Observation, rows: slice) -> Observation:
+    def _part(seen: Observation, rows: slice, device: torch.device) -> Observation:
         return Observation(
             metric=seen.metric[rows],
-            statistics=seen.statistics[rows],
-            sensitivity=seen.sensitivity[rows],
+            statistics=seen.statistics[rows].to(device),
+            sensitivity=seen.sensitivity[rows].to(device),
             progress=seen.progress,
         )
 

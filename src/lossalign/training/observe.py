@@ -55,7 +55,14 @@ _WAY_OUT: dict[Finite, str] = {
 
 def check_finite(values: Tensor, what: Finite, step: int) -> None:
     """Refuse NaN or inf in values of N children [N, …]; names the step and the child."""
-    bad = ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+    _refuse(~_finite(values), what, step)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.isfinite(values.reshape(len(values), -1)).all(1)
+
+
+def _refuse(bad: Tensor, what: Finite, step: int) -> None:
     if bad.any():
         child = int(bad.nonzero()[0])
         are = "are" if what == "outputs" else "is"
@@ -63,15 +70,27 @@ def check_finite(values: Tensor, what: Finite, step: int) -> None:
 
 
 def measure(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
-    """The metric of every child, in its own direction, on the CPU [N]."""
-    check_finite(outputs, "outputs", step)
-    values = over_children(metric, metric.vectorised, outputs, targets).float().cpu()
+    """The metric of every child, in its own direction, on the CPU [N]; fetched from the device together with the check.
+
+    A metric of somebody else's (not ``vectorised``) never sees outputs that are not finite.
+    """
+    if not metric.vectorised:
+        check_finite(outputs, "outputs", step)
+    scores = over_children(metric, metric.vectorised, outputs, targets).float()
+    values, finite = torch.stack([scores, _finite(outputs).float()]).cpu().unbind()
+    _refuse(finite == 0, "outputs", step)
     check_finite(values, "metric", step)
     return values
 
 
 def observe(
-    loss: AdaptiveLoss, metric: Metric | None, outputs: Tensor, targets: Tensor, errors: Tensor, progress: float
+    loss: AdaptiveLoss,
+    metric: Metric | None,
+    outputs: Tensor,
+    targets: Tensor,
+    errors: Tensor,
+    progress: float,
+    device: torch.device | str = "cpu",
 ) -> Observation:
     """What controllers see of N children when a step ends.
 
@@ -82,14 +101,16 @@ def observe(
         targets: [N, V].
         errors: M of Eq. 4, lower is better [N].
         progress: t over the number of steps.
+        device: where statistics and sensitivity are wanted; they are worked out where the outputs are.
     """
-    statistics = over_children(loss.statistics, True, outputs, targets).float().cpu()
-    sensitivity = torch.zeros(*statistics.shape[:2], 2)
-    classes = loss.spec.classes
-    if metric is not None and outputs.ndim == 3 and bool((classes >= 0).any()):
-        per_class = over_children(
-            lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets
-        ).cpu()
+    statistics = over_children(loss.statistics, True, outputs, targets).float()
+    sensitivity = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
+    of_classes = any(group.classes is not None for group in loss.spec.groups)
+    if metric is not None and outputs.ndim == 3 and of_classes:
+        per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
+        classes = loss.classes.to(outputs.device)
         about = classes.clamp(min=0)
         sensitivity = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
-    return Observation(metric=errors, statistics=statistics, sensitivity=sensitivity, progress=progress)
+    return Observation(
+        metric=errors, statistics=statistics.to(device), sensitivity=sensitivity.to(device), progress=progress
+    )

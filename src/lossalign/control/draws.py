@@ -1,0 +1,50 @@
+"""Random decisions. The numbers come from a CPU generator whatever the device, so that a seed means the same anywhere.
+
+Up to 65,536 decisions are drawn as ``torch.multinomial`` and ``torch.randperm`` draw them. A loss with pairs of 1,000
+classes asks for 500,000 at a step; then one uniform number a decision, and a draw that does not shuffle them all, are
+twenty times cheaper.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MANY = 2**16
+
+
+def draw_actions(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """One action [...] from each row of ``probabilities`` [..., A].
+
+    Few decisions take the action of the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution.
+
+    Example:
+        >>> draw_actions(torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), torch.Generator().manual_seed(0))
+        tensor([1, 2])
+    """
+    decisions, device = probabilities.shape[:-1], probabilities.device
+    if decisions.numel() <= _MANY:
+        noise = torch.empty(probabilities.shape).exponential_(generator=generator).to(device)
+        return (probabilities / noise).argmax(-1)
+    uniform = torch.rand(decisions, generator=generator).to(device)
+    return (uniform[..., None] >= probabilities[..., :-1].cumsum(-1)).sum(-1)
+
+
+def draw_some(size: int, some: int, generator: torch.Generator) -> Tensor:
+    """``some`` different numbers below ``size``, each as likely as the others; all of them if there are no more.
+
+    Of many, one is drawn from each of ``some`` neighbouring parts of equal size, which begin at a random place.
+
+    Example:
+        >>> draw_some(3, 5, torch.Generator())
+        tensor([0, 1, 2])
+        >>> len(draw_some(500_000, 4096, torch.Generator()).unique())
+        4096
+    """
+    if size <= some:
+        return torch.arange(size)
+    if size <= _MANY:
+        return torch.randperm(size, generator=generator)[:some]
+    edges = torch.arange(some + 1) * size // some
+    within = torch.rand(some, dtype=torch.float64, generator=generator) * edges.diff()
+    return (torch.randint(size, (1,), generator=generator) + edges[:-1] + within.long()) % size
