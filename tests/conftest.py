@@ -1,8 +1,35 @@
 """One torch thread a worker; properties are checked on the same examples every time, and without a clock."""
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory):
+    """Run a script in several processes; it is told its rank, their number, a file to meet at, and the arguments."""
+
+    def run(script, count, *args):
+        meeting = tmp_path_factory.mktemp("ranks") / "meeting"
+        told = [[str(part) for part in (script, rank, count, meeting, *args)] for rank in range(count)]
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+        started = [
+            subprocess.Popen([sys.executable, *each], env=one_thread, stderr=subprocess.PIPE, text=True)
+            for each in told
+        ]
+        try:
+            said = [process.communicate(timeout=100)[1] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        assert all(process.returncode == 0 for process in started), "\n".join(said)
+
+    return run

@@ -1,4 +1,4 @@
-"""Two engines, one result; and what every engine promises about its children."""
+"""Several engines, one result; and what every engine promises about its children."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lossalign.children import Children, Member, Recipe, SequentialChildren, VmapChildren
+from lossalign.children import Children, FusedChildren, Member, Recipe, SequentialChildren, VmapChildren
 from lossalign.core import InputError
 
 Build = Callable[..., Children]
@@ -44,21 +44,22 @@ def trained(children: Children, phi: Tensor) -> Children:
 
 @pytest.mark.parametrize("schedule", ["cosine", "steps"])
 @pytest.mark.parametrize("model", ["mlp", "small-cnn", "resnet8"])
-def test_vmap_equals_sequential(
-    model: str, schedule: str, build: Build, offsets: Callable[..., Tensor], inputs: Tensor
+@pytest.mark.parametrize("stacked", ["vmap", "fused"])
+def test_children_together_equal_children_in_turn(
+    stacked: str, model: str, schedule: str, build: Build, offsets: Callable[..., Tensor], inputs: Tensor
 ) -> None:
     options = {"dtype": torch.float64, "nesterov": schedule == "steps", "schedule": schedule}
-    sequential, vmapped = (build(engine, model, **options) for engine in ("sequential", "vmap"))
+    sequential, together = (build(engine, model, **options) for engine in ("sequential", stacked))
     phi = offsets(3, torch.float64)
     trained(sequential, phi)
-    trained(vmapped, phi)
-    assert vmapped.iteration == sequential.iteration == 5
-    assert_same(vmapped, sequential, 1e-9)
+    trained(together, phi)
+    assert together.iteration == sequential.iteration == 5
+    assert_same(together, sequential, 1e-9)
     for kind in KINDS:
         given = [inputs, inputs, inputs[:40].clone()]
-        torch.testing.assert_close(vmapped.outputs(given, kind), sequential.outputs(given, kind), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(together.outputs(given, kind), sequential.outputs(given, kind), rtol=1e-6, atol=1e-6)
     losses = sequential.advance(2, phi)
-    torch.testing.assert_close(vmapped.advance(2, phi).to(losses.dtype), losses)
+    torch.testing.assert_close(together.advance(2, phi).to(losses.dtype), losses)
 
 
 def test_each_child_trains_under_its_own_phi(engine: str, build: Build) -> None:
@@ -136,11 +137,11 @@ def test_the_global_random_stream_does_not_reach_children(engine: str, build: Bu
     assert_same(one, other)
 
 
-def test_dropout_is_paired_by_seed_only_in_the_reference(engine: str, build: Build) -> None:
+def test_dropout_is_paired_by_seed_unless_vmapped(engine: str, build: Build) -> None:
     children = build(engine, "dropout", seeds=(5, 5))
     children.advance(1, torch.zeros(2, 3))
     one, other = (children.child_state(child, "raw")["3.weight"] for child in range(2))
-    assert torch.equal(one, other) == (engine == "sequential")
+    assert torch.equal(one, other) == (engine != "vmap")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -254,7 +255,7 @@ def test_the_members_models_are_left_alone(engine: str, build: Build) -> None:
     assert not torch.equal(children.child_state(0, "raw")["1.weight"], before)
 
 
-@pytest.mark.parametrize("engine_class", [SequentialChildren, VmapChildren])
+@pytest.mark.parametrize("engine_class", [SequentialChildren, VmapChildren, FusedChildren])
 def test_no_children_are_refused(engine_class: Callable[..., Children]) -> None:
     none: list[Member] = []
     with pytest.raises(InputError, match="children=0: train at least 1"):

@@ -76,7 +76,7 @@ def test_train_shows_its_result_and_its_files(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr()
     assert "balanced error (%) on the selection split" in said.out
     assert "runs/train-digits-lt/curves.png" in said.out
-    assert "engine vmap on cpu" in said.err
+    assert "engine fused, float32 on cpu" in said.err
     assert (tmp_path / "runs/train-digits-lt/phi.png").exists()
 
 

@@ -19,6 +19,7 @@ def test_a_recipe_is_a_whole_run_and_survives_json(task):
         ({"children": 0}, "children=0"),
         ({"seeds": 0}, "seeds=0"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"in_memory_gb": -1.0}, "in_memory_gb=-1.0: it cannot be negative"),
         ({"iterations": 0}, "iterations=0"),
         ({"every": 2000}, "every=2000: a step of K iterations must fit into the run"),
         ({"methods": ()}, "name each method once"),

@@ -59,6 +59,8 @@ class Children(ABC):
 
     count: int
     iteration: int
+    engine: str = ""
+    """How they are trained, in a few words, and why not faster."""
 
     @abstractmethod
     def advance(self, iterations: int, phi: Tensor) -> Tensor:
@@ -78,43 +80,27 @@ class Children(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly."""
+        """Everything needed to go on exactly, the same form for every engine.
+
+        ``iteration``, and ``members``: for every child its ``weights``, ``averaged`` and ``best`` (plain
+        ``state_dict``s), its ``momenta`` by name, its ``stream`` and its ``rng``.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
 
 
-def check_state(state: dict[str, Any], engine: str, count: int) -> None:
-    """Refuse the state of another engine, or of another number of children."""
-    found = state.get("engine"), state.get("children")
-    if found != (engine, count):
-        raise InputError(
-            f"state: it holds {found[1]} children of the {found[0]} engine, this run has {count} of the {engine} "
-            "engine; resume with the same children and engine."
-        )
+def check_state(state: dict[str, Any], count: int) -> None:
+    """Refuse the state of another number of children."""
+    found = len(state["members"])
+    if found != count:
+        raise InputError(f"state: it holds {found} children, this run has {count}; resume with as many.")
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """bfloat16 autocast, or nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-
-
-def shared_inputs(inputs: Sequence[Tensor]) -> list[tuple[Tensor, slice]]:
-    """Runs of neighbouring children that share one tensor of inputs.
-
-    Example:
-        >>> a, b = torch.zeros(1), torch.ones(1)
-        >>> [(x.item(), s.start, s.stop) for x, s in shared_inputs([a, a, b])]
-        [(0.0, 0, 2), (1.0, 2, 3)]
-    """
-    runs: list[tuple[Tensor, slice]] = []
-    for child, tensor in enumerate(inputs):
-        if runs and runs[-1][0] is tensor:
-            runs[-1] = (tensor, slice(runs[-1][1].start, child + 1))
-        else:
-            runs.append((tensor, slice(child, child + 1)))
-    return runs
 
 
 class IsolatedRng:

@@ -2,63 +2,101 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch import Tensor, nn
 
-from lossalign.children.base import Children, LossFunction, Member, autocast
+from lossalign.children.base import Children, IsolatedRng, LossFunction, Member, autocast
+from lossalign.children.compiled import CompiledChildren
+from lossalign.children.fused import FusedChildren, FusedLift, why_not_fused
 from lossalign.children.recipe import Recipe
 from lossalign.children.sequential import SequentialChildren
-from lossalign.children.vmapped import VmapChildren
+from lossalign.children.vmapped import VmapChildren, VmapLift
 from lossalign.core import InputError
 
-Engine = Literal["auto", "sequential", "vmap"]
+Chosen = Literal["sequential", "vmap", "fused"]
+Engine = Literal["auto", "sequential", "vmap", "fused"]
+Compile = Literal["auto", "on", "off"]
 
-_TINY = 20_000
-"""Up to about this many weights, one vmapped call on CPU beats a loop (docs/performance.md)."""
+TINY = 20_000
+"""Up to about this many weights, children computed at once on a CPU beat a loop (docs/performance.md) …"""
+SMALL = 100_000
+"""… and convolutions up to this many, on batches of at most …"""
+SMALL_BATCH = 4096
+"""… so many numbers, if there are at least …"""
+SEVERAL = 8
+"""… so many children."""
+WORTH_COMPILING = 500
+"""Iterations of a run from which compiling its step on a GPU pays."""
 
 
 def why_not_vmap(members: Sequence[Member], precision: str, device: torch.device) -> str | None:
     """Why vmap cannot lift the members' model, or None if it can: one forward and backward pass of two children.
 
-    It cannot lift branches on values, recurrent layers, or BatchNorm under autocast.
+    It cannot lift branches on values, or recurrent layers.
     """
-    pair = [copy.deepcopy(member.model).to(device) for member in (members[0], members[-1])]
-    weights, buffers = stack_module_state(pair)
     inputs, _ = members[0].stream().next()
 
-    def total(weights: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-        outputs: Tensor = functional_call(pair[0], (weights, buffers), (inputs,))
-        return outputs.float().sum()
+    def passes() -> Tensor:
+        lift = VmapLift([members[0], members[-1]], device)
+        weights = [lift.state[name].requires_grad_() for name in lift.trained]
+        with autocast(device, precision):
+            outputs = lift.train(lift.state, torch.stack([inputs, inputs]))
+        return torch.autograd.grad(outputs.float().sum(), weights, materialize_grads=True)[0]
 
     try:
-        with torch.random.fork_rng(), autocast(device, precision):
-            vmap(grad(total), randomness="different")(weights, buffers)
+        IsolatedRng(0, device).run(passes)
     except Exception as error:  # whatever a user's model raises under vmap
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None
 
 
+def _why_not(engine: Chosen, members: Sequence[Member], precision: str, device: torch.device) -> str | None:
+    if engine == "fused":
+        return why_not_fused([members[0].model, members[-1].model], members[0].stream().next()[0])
+    return why_not_vmap(members, precision, device) if engine == "vmap" else None
+
+
+def candidates(members: Sequence[Member], device: torch.device) -> tuple[Chosen, ...]:
+    """Engines that pay, the fastest first; ``sequential`` always works."""
+    if device.type == "cuda":
+        return ("fused", "vmap", "sequential")
+    weights = sum(p.numel() for p in members[0].model.parameters())
+    if len(members) > 1 and weights <= TINY:
+        return ("fused", "vmap", "sequential")
+    convolves = any(isinstance(module, nn.Conv2d) for module in members[0].model.modules())
+    if len(members) >= SEVERAL and convolves and weights <= SMALL:
+        inputs, _ = members[0].stream().next()
+        return ("vmap", "sequential") if inputs.numel() <= SMALL_BATCH else ("sequential",)
+    return ("sequential",)
+
+
 def choose_engine(
     engine: Engine, members: Sequence[Member], precision: str, device: torch.device
-) -> Literal["sequential", "vmap"]:
-    """``auto`` is vmap for several tiny networks on CPU that it can lift, else sequential."""
-    if engine not in ("auto", "sequential", "vmap"):
-        raise InputError(f"engine={engine!r}: choose from auto, sequential, vmap.")
+) -> tuple[Chosen, str]:
+    """The engine, and why others that would be faster are not used (empty if there is nothing to say).
+
+    ``auto`` is the fastest that can compute the model: fused, else vmap, else sequential on a GPU; on a CPU the first
+    two only for small networks.
+    """
+    if engine not in get_args(Engine):
+        raise InputError(f"engine={engine!r}: choose from {', '.join(get_args(Engine))}.")
     if engine == "sequential" or not members:
-        return "sequential"
-    if engine == "vmap":
-        reason = why_not_vmap(members, precision, device)
+        return "sequential", ""
+    if engine != "auto":
+        reason = _why_not(engine, members, precision, device)
         if reason is not None:
-            raise InputError(f"engine='vmap': it cannot lift this model ({reason}); use sequential.")
-        return "vmap"
-    weights = sum(p.numel() for p in members[0].model.parameters())
-    tiny = device.type == "cpu" and len(members) > 1 and weights <= _TINY
-    return "vmap" if tiny and why_not_vmap(members, precision, device) is None else "sequential"
+            raise InputError(f"engine={engine!r}: it cannot compute this model ({reason}); use auto.")
+        return engine, ""
+    reasons: list[str] = []
+    for candidate in candidates(members, device):
+        reason = _why_not(candidate, members, precision, device)
+        if reason is None:
+            return candidate, "; ".join(reasons)
+        reasons.append(f"not {candidate}: {reason}")
+    raise AssertionError("sequential always works")
 
 
 def make_children(
@@ -67,9 +105,38 @@ def make_children(
     recipe: Recipe,
     *,
     engine: Engine = "auto",
+    compile: Compile = "auto",
     device: torch.device | str = "cpu",
+    say: Callable[[str], None] = lambda sentence: None,
 ) -> Children:
-    """The children of ``members`` on the chosen engine."""
-    chosen = choose_engine(engine, members, recipe.precision, torch.device(device))
-    kind = VmapChildren if chosen == "vmap" else SequentialChildren
-    return kind(members, loss, recipe, device)
+    """The children of ``members`` on the chosen engine, which their ``engine`` names in a few words.
+
+    Args:
+        members: who trains.
+        loss: of one child.
+        recipe: of all.
+        engine: see :func:`choose_engine`.
+        compile: whether their step is compiled: ``auto`` on a GPU, in runs long enough to pay for it.
+        device: where.
+        say: told what takes a while.
+    """
+    device = torch.device(device)
+    if compile not in get_args(Compile):
+        raise InputError(f"compile={compile!r}: choose from {', '.join(get_args(Compile))}.")
+    chosen, reasons = choose_engine(engine, members, recipe.precision, device)
+    compiled = chosen != "sequential" and (
+        compile == "on" or (compile == "auto" and device.type == "cuda" and recipe.iterations >= WORTH_COMPILING)
+    )
+    kinds: dict[Chosen, Callable[..., Children]] = {
+        "sequential": SequentialChildren,
+        "vmap": VmapChildren,
+        "fused": FusedChildren,
+    }
+    if compiled:
+        lift = FusedLift if chosen == "fused" else VmapLift
+        children: Children = CompiledChildren(members, loss, recipe, device, lift=lift, say=say)
+    else:
+        children = kinds[chosen](members, loss, recipe, device)
+    children.engine = f"{chosen}{', compiled' if compiled else ''}, {recipe.precision}"
+    children.engine += f" ({reasons})" if reasons else ""
+    return children

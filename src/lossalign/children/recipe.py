@@ -62,8 +62,11 @@ def learning_rate(recipe: Recipe, iteration: int) -> float:
     return recipe.learning_rate
 
 
-def sgd_(weights: list[Tensor], grads: Tensors, momenta: list[Tensor], recipe: Recipe, rate: float) -> None:
-    """One step of SGD in place: v ← μv + g + λw, w ← w − η v (or w − η (g + λw + μv) with Nesterov)."""
+def sgd_(weights: list[Tensor], grads: Tensors, momenta: list[Tensor], recipe: Recipe, rate: float | Tensor) -> None:
+    """One step of SGD in place: v ← μv + g + λw, w ← w − η v (or w − η (g + λw + μv) with Nesterov).
+
+    η may be a number on the device: then a captured step can be told another one.
+    """
     with torch.no_grad():
         grads = torch._foreach_add(grads, weights, alpha=recipe.weight_decay)
         torch._foreach_mul_(momenta, recipe.momentum)
@@ -71,7 +74,10 @@ def sgd_(weights: list[Tensor], grads: Tensors, momenta: list[Tensor], recipe: R
         update: Tensors = momenta
         if recipe.nesterov:
             update = torch._foreach_add(grads, momenta, alpha=recipe.momentum)
-        torch._foreach_add_(weights, update, alpha=-rate)
+        if isinstance(rate, Tensor):
+            torch._foreach_sub_(weights, torch._foreach_mul(update, rate))
+        else:
+            torch._foreach_add_(weights, update, alpha=-rate)
 
 
 def average_decay(decay: float, iteration: int) -> float:
@@ -84,10 +90,16 @@ def average_decay(decay: float, iteration: int) -> float:
     return min(decay, (1 + iteration) / (10 + iteration))
 
 
-def average_(averaged: dict[str, Tensor], current: dict[str, Tensor], decay: float) -> None:
+def average_(averaged: dict[str, Tensor], current: dict[str, Tensor], decay: float | Tensor) -> None:
     """Exponential moving average in place; whole numbers (such as BatchNorm's counter) are copied."""
     with torch.no_grad():
         floats = [name for name, tensor in current.items() if tensor.is_floating_point()]
-        torch._foreach_lerp_([averaged[n] for n in floats], [current[n].detach() for n in floats], 1 - decay)
+        mine, theirs = [averaged[n] for n in floats], [current[n].detach() for n in floats]
+        if isinstance(decay, Tensor):
+            change = torch._foreach_sub(theirs, mine)
+            torch._foreach_mul_(change, 1 - decay)
+            torch._foreach_add_(mine, change)
+        else:
+            torch._foreach_lerp_(mine, theirs, 1 - decay)
         for name in current.keys() - set(floats):
             averaged[name].copy_(current[name])

@@ -82,34 +82,39 @@ class SequentialChildren(Children):
         return self._averaged[child] if weights == "averaged" else self._best[child]
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, momenta, averages, best weights, streams and random states."""
+        """Every child's weights, momenta, averages, best weights, stream and random state."""
         return {
-            "engine": "sequential",
-            "children": self.count,
             "iteration": self.iteration,
-            "models": [model.state_dict() for model in self._models],
-            "momenta": self._momenta,
-            "averaged": self._averaged,
-            "best": self._best,
-            "streams": [stream.state_dict() for stream in self._streams],
-            "rngs": [rng.state for rng in self._rngs],
+            "members": [
+                {
+                    "weights": self.child_state(child, "raw"),
+                    "averaged": self._averaged[child],
+                    "best": self._best[child],
+                    "momenta": dict(zip(_trained_names(self._models[child]), self._momenta[child], strict=True)),
+                    "stream": self._streams[child].state_dict(),
+                    "rng": self._rngs[child].state,
+                }
+                for child in range(self.count)
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``."""
-        check_state(state, "sequential", self.count)
-        state = copy.deepcopy(state)
-        self.iteration = state["iteration"]
-        for model, weights in zip(self._models, state["models"], strict=True):
-            model.load_state_dict(weights)
-        to = self._device
-        self._momenta = [[momentum.to(to) for momentum in momenta] for momenta in state["momenta"]]
-        self._averaged = [{name: t.to(to) for name, t in child.items()} for child in state["averaged"]]
-        self._best = [{name: t.to(to) for name, t in child.items()} for child in state["best"]]
-        for stream, at in zip(self._streams, state["streams"], strict=True):
-            stream.load_state_dict(at)
-        for rng, at in zip(self._rngs, state["rngs"], strict=True):
-            rng.state = {name: t.cpu() for name, t in at.items()}
+        """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
+        check_state(state, self.count)
+        self.iteration, to = state["iteration"], self._device
+        for child, member in enumerate(state["members"]):
+            self._models[child].load_state_dict(member["weights"])
+            self._averaged[child] = {name: t.to(to, copy=True) for name, t in member["averaged"].items()}
+            self._best[child] = {name: t.to(to, copy=True) for name, t in member["best"].items()}
+            momenta = [member["momenta"][name] for name in _trained_names(self._models[child])]
+            self._momenta[child] = [momentum.to(to, copy=True) for momentum in momenta]
+            self._streams[child].load_state_dict(copy.deepcopy(member["stream"]))
+            if member["rng"].keys() == self._rngs[child].state.keys():
+                self._rngs[child].state = {name: t.cpu().clone() for name, t in member["rng"].items()}
+
+
+def _trained_names(model: nn.Module) -> list[str]:
+    return [name for name, weight in model.named_parameters() if weight.requires_grad]
 
 
 def _trained(model: nn.Module) -> list[Tensor]:

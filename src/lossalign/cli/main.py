@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import sys
+import traceback
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import metadata
 
 from rich.console import Console
 
 from lossalign.cli import data, policy
-from lossalign.cli.flags import parse
+from lossalign.cli.flags import Flags, parse
+from lossalign.cli.launch import is_first, joined, launched, leave, take_gpu
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
 from lossalign.core import InputError, LossalignError
@@ -28,17 +32,25 @@ USAGE = f"""usage: lossalign COMMAND …
 TASK is one of {", ".join(RECIPES)},
 table:FILE (.npz with X and y, or .csv) or images:FOLDER (one folder a class).
 `lossalign COMMAND TASK --help` lists every flag with the task's defaults.
+`torchrun --nproc-per-node N -m lossalign train TASK …` spreads the children over N processes or GPUs.
 """
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(run_command(sys.argv[1:]))
+    try:
+        code = run_command(sys.argv[1:])
+    except SystemExit as asked:  # help was shown, or a flag is wrong
+        code = asked.code if isinstance(asked.code, int) else 0 if asked.code is None else 1
+    except Exception:  # only with LOSSALIGN_TRACEBACK
+        traceback.print_exc()
+        code = 1
+    leave(code)
 
 
 def run_command(args: list[str]) -> int:
-    """Run one command; errors become one sentence and exit code 2."""
-    messages = Console(stderr=True)
+    """Run one command; errors become one sentence and exit code 2. Of many ranks the first alone speaks."""
+    messages = Console(stderr=True, quiet=not is_first())
 
     def say(message: Warning | str, *where: object, **more: object) -> None:
         messages.print(f"warning: {message}", highlight=False, markup=False, soft_wrap=True)
@@ -51,8 +63,9 @@ def run_command(args: list[str]) -> int:
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2
     except Interrupted as interrupted:
-        again = [arg for arg in args if arg not in ("--overwrite", "--resume")]
-        messages.print(f"{interrupted} Command: {shlex.join(['lossalign', *again, '--resume'])}", soft_wrap=True)
+        again = shlex.join([*(arg for arg in args if arg not in ("--overwrite", "--resume")), "--resume"])
+        command = f"torchrun … -m lossalign {again}" if launched() else f"lossalign {again}"
+        messages.print(f"{interrupted} Command: {command}", highlight=False, markup=False, soft_wrap=True)
         return 130
     except BrokenPipeError:
         sys.stdout = None  # whoever read our output has left; nothing more to say
@@ -67,6 +80,7 @@ def run_command(args: list[str]) -> int:
         if "LOSSALIGN_TRACEBACK" in os.environ:
             raise
         what = f"error: {type(error).__name__}: {error}"
+        messages.quiet = False  # perhaps no other rank knows of it
         messages.print(f"{what}\nLOSSALIGN_TRACEBACK=1 shows where.", highlight=False, markup=False, soft_wrap=True)
         return 1
 
@@ -94,12 +108,24 @@ def _dispatch(args: list[str], messages: Console) -> int:
 
 
 def _train(command: str, task: str, args: list[str], messages: Console) -> int:
-    flags = parse(command, task, args)
     listener = ProgressListener(messages)
-    with listener.running():
-        result = run(flags.config(), flags.out, existing=flags.existing(), final=flags.final, listener=listener)
+    with joined() as ranks, listener.running():
+        flags = ranks.guarded(lambda: _parse(command, task, args))
+        config = ranks.guarded(flags.config)
+        ranks.guarded(lambda: take_gpu(config.device))
+        result = run(config, flags.out, existing=flags.existing(), final=flags.final, listener=listener)
+    if not ranks.first:
+        return 0
     if flags.json:
         print(json.dumps(result.to_json()))
     else:
         print_result(result, Console())
     return 0
+
+
+def _parse(command: str, task: str, args: list[str]) -> Flags:
+    """The flags; help and complaints about them are said by the first rank alone."""
+    if is_first():
+        return parse(command, task, args)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return parse(command, task, args)

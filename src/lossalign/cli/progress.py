@@ -10,7 +10,7 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lossalign.children import SequentialChildren
+from lossalign.core import Ranks
 from lossalign.experiments import Listener
 from lossalign.experiments.populations import Arm, Experiment
 from lossalign.training import StepRecord
@@ -42,17 +42,16 @@ class ProgressListener(Listener):
         self._metric = experiment.metric.name.replace("-", " ")
         self._percent = experiment.metric.percent
         self._progress.update(self._bar, total=total, completed=steps_done)
-        engines = {
-            "sequential" if isinstance(population.children, SequentialChildren) else "vmap"
-            for population in populations.values()
-        }
+        engines = {population.children.engine for population in populations.values()}
+        ranks = Ranks.current().count
         self._progress.start()
         rest = config.iterations % config.every
         self.said(
             f"{config.task}: {config.model}, {len(config.methods)} method(s) × {config.seeds} policies × "
             f"{config.children} children, {config.steps} steps of {config.every} iterations"
             + (f" (the last {rest} make no whole step and are left out)" if rest else "")
-            + f"; engine {' and '.join(sorted(engines))} on {experiment.device.type}."
+            + f"; engine {' and '.join(sorted(engines))} on {experiment.device_name}"
+            + (f", {ranks} ranks." if ranks > 1 else ".")
         )
 
     def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:

@@ -1,8 +1,16 @@
 """Types that every room shares. Imports torch alone."""
 
-from lossalign.core.errors import CheckpointError, InputError, LossalignError, NonFiniteError, RunFolderError
+from lossalign.core.errors import (
+    CheckpointError,
+    InputError,
+    LossalignError,
+    NonFiniteError,
+    RankError,
+    RunFolderError,
+)
 from lossalign.core.parameters import ParameterGroup, ParameterSpec
 from lossalign.core.plugs import import_plug
+from lossalign.core.ranks import Ranks, check_same, fingerprint
 from lossalign.core.seeding import generator
 from lossalign.core.types import Controller, Observation
 
@@ -15,7 +23,11 @@ __all__ = [
     "Observation",
     "ParameterGroup",
     "ParameterSpec",
+    "RankError",
+    "Ranks",
     "RunFolderError",
+    "check_same",
+    "fingerprint",
     "generator",
     "import_plug",
 ]

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from lossalign.children import Engine, Recipe
+import torch
+
+from lossalign.children import Compile, Engine, Recipe
 from lossalign.control import Preset, preset_named, switch
 from lossalign.core import InputError
 
@@ -45,6 +47,10 @@ class RunConfig:
     """Instead of the three numbers: this fraction of each class for each part."""
     image_size: int = 32
     """Side of the images of an image folder."""
+    in_memory_gb: float = 4.0
+    """Image sets larger than this stream from disk."""
+    image_cache: str | None = None
+    """Where they are kept decoded; a hidden folder inside the image folder if not given."""
     model: str
     """resnet32, wrn-16-2, densenet-100-12, small-cnn, mlp-16, … or module:factory."""
     metric: str
@@ -69,8 +75,8 @@ class RunConfig:
     """Nesterov's momentum."""
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     """Of the learning rate."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of forward passes."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of forward passes; auto is bfloat16 on a GPU, float32 on a CPU."""
     preset: str = "default"
     """default or paper."""
     switches: tuple[str, ...] = ()
@@ -92,7 +98,9 @@ class RunConfig:
     device: str = "auto"
     """cpu, cuda, or auto: a GPU if there is one."""
     engine: Engine = "auto"
-    """auto, sequential or vmap."""
+    """auto, sequential, vmap or fused: how children are computed; auto is the fastest that can."""
+    compile: Compile = "auto"
+    """auto, on or off: whether the training step is compiled; auto on a GPU, in runs of 500 iterations or more."""
 
     def __post_init__(self) -> None:
         if self.children < 1:
@@ -110,6 +118,8 @@ class RunConfig:
                 f"every={self.every}: a step of K iterations must fit into the run; choose K between 1 and "
                 f"iterations={self.iterations}."
             )
+        if self.in_memory_gb < 0:
+            raise InputError(f"in_memory_gb={self.in_memory_gb}: it cannot be negative; 0 streams every image folder.")
         if self.freeze and self.policy is None:
             raise InputError("freeze: there is no policy to freeze; give one with policy=FILE.")
 
@@ -132,8 +142,9 @@ class RunConfig:
             preset = switch(preset, {"loss": self.loss, "groups": own})
         return switch(preset, parse_switches(self.switches))
 
-    def recipe(self) -> Recipe:
-        """How children are trained."""
+    def recipe(self, device: torch.device | str = "cpu") -> Recipe:
+        """How children are trained on ``device``."""
+        half = torch.device(device).type == "cuda" if self.precision == "auto" else self.precision == "bfloat16"
         constant = self.controls().average or 2.0
         return Recipe(
             iterations=self.steps * self.every,
@@ -142,7 +153,7 @@ class RunConfig:
             nesterov=self.nesterov,
             schedule=self.schedule,
             average=1 - 1 / max(1.0, constant * self.every),
-            precision=self.precision,
+            precision="bfloat16" if half else "float32",
         )
 
     def to_json(self) -> dict[str, Any]:

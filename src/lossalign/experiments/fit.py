@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lossalign.core import Ranks
 from lossalign.experiments.folder import Existing
 from lossalign.experiments.recipes import recipe_for
 from lossalign.experiments.results import Result
@@ -22,6 +23,9 @@ def fit(
 ) -> Result:
     """Train a population on a task and write its run folder.
 
+    In a ``torch.distributed`` process group every rank calls it: the children are spread over the ranks, rank 0 writes
+    the folder, and all get the result.
+
     Args:
         task: ``digits-lt``, ``cifar10-lt``, ``table:FILE``, ``images:FOLDER`` …
         out: the run folder.
@@ -30,4 +34,5 @@ def fit(
         listener: told what happens meanwhile.
         changes: fields of ``RunConfig``, e.g. ``children=4, methods=("fixed", "ala")``.
     """
-    return run(recipe_for(task, **changes), Path(out), existing=existing, final=final, listener=listener)
+    config = Ranks.current().guarded(lambda: recipe_for(task, **changes))
+    return run(config, Path(out), existing=existing, final=final, listener=listener)

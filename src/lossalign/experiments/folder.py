@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import shutil
@@ -24,8 +25,9 @@ from lossalign.training import Population, StepRecord
 
 FORMAT = "lossalign-run"
 LEDGER = "ledger.jsonl"
-_MAY_DIFFER = ("device", "learning_rate")
-"""What a resumed run may change: a run that diverged goes on from its last good checkpoint with a lower rate."""
+_MAY_DIFFER = ("device", "engine", "compile", "in_memory_gb", "image_cache", "learning_rate")
+"""What a resumed run may change: where and how it is computed; and one that diverged goes on from its last good
+checkpoint with a lower rate."""
 
 Existing = Literal["refuse", "resume", "overwrite"]
 
@@ -81,7 +83,7 @@ class RunFolder:
         """When this run was begun; a resumed run keeps it, a new one in the same folder gets its own."""
         return str(self.read("config.json")["begun"])
 
-    def describe(self, experiment: Experiment, *, resumed: bool) -> None:
+    def describe(self, experiment: Experiment, *, resumed: bool, ranks: int) -> None:
         """Write what is known before training: config, arms, and one line of environment for every start."""
         config, metric = experiment.config, experiment.metric
         begun = self.identity if resumed else datetime.now(timezone.utc).isoformat()
@@ -90,6 +92,7 @@ class RunFolder:
             {
                 "format": FORMAT,
                 "begun": begun,
+                "launch": launch(),
                 "run": config.to_json(),
                 "task": {"name": config.short_name, "class_counts": experiment.counts.tolist()},
                 "metric": metric.name,
@@ -99,7 +102,7 @@ class RunFolder:
             },
         )
         self.write("arms.json", [vars(arm) for arm in experiment.arms])
-        self.append("environment.jsonl", {**environment(), "run": config.to_json()})
+        self.append("environment.jsonl", {**environment(), "ranks": ranks, "run": config.to_json()})
 
     def record(self, population: str, step: StepRecord) -> None:
         """Append one step to ``metrics.jsonl``."""
@@ -135,6 +138,19 @@ def command() -> str:
     program, *args = sys.argv or ["python"]
     name = "lossalign" if Path(program).stem in ("lossalign", "__main__") else Path(program).name
     return shlex.join([name, *args])
+
+
+def launch() -> str | None:
+    """Which start of torchrun this process belongs to, the same over its restarts; None without torchrun."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    # Without --rdzv-id or --standalone every run is called "none"; the agent that started it tells them apart.
+    return f"{platform.node()}/{os.getppid()}" if name == "none" else name
+
+
+def restarted_into(folder: RunFolder) -> bool:
+    """Whether torchrun has restarted this process and the folder holds the run that it had begun."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return restarts > 0 and folder.read("config.json").get("launch") == launch()
 
 
 def environment() -> dict[str, Any]:
@@ -173,12 +189,15 @@ def find_folder(path: Path, existing: Existing, config: RunConfig) -> tuple[RunF
     """The folder of a run, and whether there is a run in it to go on with. Nothing is written or deleted yet.
 
     An existing folder is refused unless it is to be resumed or overwritten; only a run folder is ever overwritten.
+    A process that torchrun has restarted goes on with what it had begun, whatever ``existing`` says.
     """
     if existing not in get_args(Existing):
         raise InputError(f"existing={existing!r}: choose from {get_args(Existing)}.")
     folder = RunFolder(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return folder, False
+    if (path / "config.json").exists() and is_run_folder(path) and restarted_into(folder):
+        existing = "resume"
     if existing == "refuse":
         raise RunFolderError(f"out={path} exists; go on with --resume, replace it with --overwrite, or choose another.")
     if not path.is_dir() or not is_run_folder(path):

@@ -28,6 +28,8 @@ class Setting:
     counts: Tensor
     """Training examples of each class [C]."""
     seed: int
+    device: torch.device
+    """Where the children train."""
 
     @property
     def spec(self) -> ParameterSpec:
@@ -61,6 +63,10 @@ class Method:
     after: str | None = None
 
 
+LARGE = 50_000
+"""From so many parameters of all its children a policy is faster where they train than on the CPU."""
+
+
 def _learning(setting: Setting, *, learn: bool) -> Controller:
     config = setting.config
     given = Policy.load(config.policy) if learn and config.policy is not None else None
@@ -73,6 +79,7 @@ def _learning(setting: Setting, *, learn: bool) -> Controller:
         policy=given,
         learn=learn and not config.freeze,
         generator=setting.generator("actions"),
+        device=setting.device if setting.spec.size * setting.children >= LARGE else "cpu",
     )
 
 

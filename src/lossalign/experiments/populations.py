@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lossalign.children import Member, make_children
-from lossalign.core import Controller, InputError, generator
+from lossalign.children import Children, Member, make_children
+from lossalign.children.distributed import DistributedChildren
+from lossalign.core import Controller, InputError, Ranks, generator
 from lossalign.data import (
     BatchStream,
-    Dataset,
+    Examples,
+    MappedImages,
     Splits,
+    StreamedBatches,
     Transform,
     fit_transform,
     load_cifar10,
     load_cifar100,
     load_digits,
-    load_image_folder,
     load_table,
     normalise,
+    open_image_folder,
     split,
 )
 from lossalign.experiments.config import RunConfig
@@ -51,11 +55,11 @@ class Arm:
 class SeedData:
     """One seed's split; the validation sets normalised and on the device."""
 
-    train: Dataset
+    train: Examples
     transform: Transform
     reward: LabelledSet
     selection: LabelledSet
-    test: Dataset
+    test: Examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,11 @@ class Experiment:
     losses: dict[str, AdaptiveLoss]
     populations: dict[str, Population]
     arms: list[Arm]
+
+    @property
+    def device_name(self) -> str:
+        """What the device is called."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def controller(self, arm: Arm) -> Controller:
         """Who moves the Φ of an arm."""
@@ -86,7 +95,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
 
 
-def load_source(config: RunConfig) -> tuple[Dataset, Dataset | None]:
+def load_source(config: RunConfig) -> tuple[Examples, Examples | None]:
     """All examples of a run's source, and its own test set if it has one."""
     if config.source == "digits":
         return load_digits(), None
@@ -95,10 +104,11 @@ def load_source(config: RunConfig) -> tuple[Dataset, Dataset | None]:
     assert config.data is not None
     if config.source == "table":
         return load_table(config.data), None
-    return load_image_folder(config.data, config.image_size), None
+    limit = config.in_memory_gb * 1e9
+    return open_image_folder(config.data, config.image_size, memory_limit=limit, cache=config.image_cache), None
 
 
-def make_splits(config: RunConfig, examples: Dataset, test: Dataset | None, seed: int) -> Splits:
+def make_splits(config: RunConfig, examples: Examples, test: Examples | None, seed: int) -> Splits:
     """One seed's train, reward-validation, selection-validation and test sets."""
 
     def fraction(per_class: int | None) -> float | None:
@@ -130,29 +140,32 @@ def _seed_data(config: RunConfig, splits: Splits, device: torch.device) -> SeedD
     )
 
 
-def labelled(part: Dataset, transform: Transform, device: torch.device) -> LabelledSet:
+def labelled(part: Examples, transform: Transform, device: torch.device) -> LabelledSet:
     """A part as a network sees it in evaluation."""
-    return LabelledSet(normalise(part.inputs.to(device), transform), part.targets.to(device))
+    whole = part.load()
+    return LabelledSet(normalise(whole.inputs.to(device), transform), whole.targets.to(device))
 
 
 def _member(config: RunConfig, data: SeedData, seed: int, child: int, device: torch.device) -> Member:
     model = build_model(
         config.model,
-        input_shape=tuple(data.train.inputs.shape[1:]),
+        input_shape=data.train.input_shape,
         num_classes=data.train.num_classes,
         generator=generator(seed, "child", child, "weights"),
     )
 
-    def stream() -> BatchStream:
+    def stream() -> BatchStream | StreamedBatches:
         batches = generator(seed, "child", child, "batches")
-        return BatchStream(data.train, config.batch_size, data.transform, batches, device)
+        if isinstance(data.train, MappedImages):
+            return StreamedBatches(data.train, config.batch_size, data.transform, batches, device)
+        return BatchStream(data.train.load(), config.batch_size, data.transform, batches, device)
 
     # One whole number for each child: the same for every method, so that rivals are paired.
     return Member(model, generator(seed, "child", child, "layers").initial_seed(), stream)
 
 
-def build(config: RunConfig) -> Experiment:
-    """Everything of a run but the training."""
+def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> Experiment:
+    """Everything of a run but the training; ``say`` is told what takes a while."""
     device = pick_device(config.device)
     examples, test = load_source(config)
     metric = metric_named(config.metric, examples.num_classes)
@@ -166,12 +179,12 @@ def build(config: RunConfig) -> Experiment:
     arms: list[Arm] = []
     for name, methods in grouped_by_loss(config).items():
         preset = config.controls()
-        losses[name] = make_loss(name, groups_needed(methods, preset), counts)
+        losses[name] = make_loss(name, groups_needed(methods, preset), counts).to(device)
         own = [
             Arm(method=method, seed=seed, population=name, start=i * config.children, children=config.children)
             for i, (seed, method) in enumerate((seed, method) for seed in data for method in methods)
         ]
-        populations[name] = _population(config, losses[name], metric, data, own, device)
+        populations[name] = _population(config, losses[name], metric, data, own, device, say)
         arms += own
     return Experiment(
         config=config,
@@ -185,6 +198,32 @@ def build(config: RunConfig) -> Experiment:
     )
 
 
+def _children(
+    config: RunConfig,
+    loss: AdaptiveLoss,
+    data: dict[int, SeedData],
+    rows: list[tuple[int, int]],
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Children:
+    """One child for each (seed, child) of ``rows``, spread over the ranks if there are several."""
+
+    def make(mine: slice) -> Children:
+        members = [_member(config, data[seed], seed, child, device) for seed, child in rows[mine]]
+        return make_children(
+            members,
+            loss,
+            config.recipe(device),
+            engine=config.engine,
+            compile=config.compile,
+            device=device,
+            say=say,
+        )
+
+    ranks = Ranks.current()
+    return make(slice(None)) if ranks.count == 1 else DistributedChildren(make, len(rows), ranks)
+
+
 def _population(
     config: RunConfig,
     loss: AdaptiveLoss,
@@ -192,19 +231,19 @@ def _population(
     data: dict[int, SeedData],
     arms: list[Arm],
     device: torch.device,
+    say: Callable[[str], None],
 ) -> Population:
     preset = config.controls()
     rows = [(arm.seed, child) for arm in arms for child in range(arm.children)]
-    members = [_member(config, data[seed], seed, child, device) for seed, child in rows]
     controllers = []
     for arm in arms:
         counts = data[arm.seed].train.counts
-        setting = Setting(config=config, preset=preset, loss=loss, counts=counts, seed=arm.seed)
+        setting = Setting(config=config, preset=preset, loss=loss, counts=counts, seed=arm.seed, device=device)
         make = method_named(arm.method).controller
         assert make is not None
         controllers.append(make(setting))
     return Population(
-        make_children(members, loss, config.recipe(), engine=config.engine, device=device),
+        _children(config, loss, data, rows, device, say),
         controllers,
         loss=loss,
         metric=metric,

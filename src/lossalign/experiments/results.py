@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import save_file
+from torch import Tensor
 
 from lossalign.control import LearningController
+from lossalign.core import Ranks
 from lossalign.experiments.analysis import Learnable, learnable
 from lossalign.experiments.folder import LEDGER, RunFolder, command
-from lossalign.experiments.populations import Experiment
-from lossalign.experiments.score import Array, score
+from lossalign.experiments.populations import Arm, Experiment
+from lossalign.experiments.score import Array, Scores, score
 from lossalign.experiments.statistics import Paired, paired
 
 
@@ -44,17 +46,26 @@ class Result:
         return {**asdict(self), "folder": str(self.folder), "files": [str(path) for path in self.files]}
 
 
-def finish(folder: RunFolder, experiment: Experiment, *, final: bool) -> Result:
-    """Score a trained experiment and write everything that belongs into its folder."""
-    files = [
+def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ranks) -> Result:
+    """Score a trained experiment and write everything that belongs into its folder; all ranks score, rank 0 writes."""
+    best = _best(experiment)
+    files = ranks.on_first(lambda: _write_learned(folder, experiment, best))
+    scores = score(experiment, final=final)
+    return ranks.on_first(lambda: _write_results(folder, experiment, scores, files, final))
+
+
+def _write_learned(folder: RunFolder, experiment: Experiment, best: Best) -> list[Path]:
+    histories = [
         folder.write_phi(name, population, experiment.losses[name].spec)
         for name, population in experiment.populations.items()
     ]
-    files += [*_write_policies(folder, experiment), _write_best(folder, experiment)]
-    scores = score(experiment, final=final)
+    return [*histories, *_write_policies(folder, experiment), _write_best(folder, experiment, best)]
+
+
+def _write_results(folder: RunFolder, experiment: Experiment, scores: Scores, files: list[Path], final: bool) -> Result:
     baseline = next((name for name in ("fixed", "cross-entropy") if name in scores.best), next(iter(scores.best)))
     better = experiment.metric.higher_is_better
-    files.append(folder.path / "results.json")
+    files = [*files, folder.path / "results.json"]
     if final:
         files.append(folder.path / LEDGER)
     result = Result(
@@ -110,11 +121,17 @@ def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:
     return files
 
 
-def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
-    """The best weights of the child that the selection split likes best, of the learning method if there is one.
+@dataclass(frozen=True)
+class Best:
+    """A child and its best weights."""
 
-    The file also says how inputs were normalised: (inputs · scale − mean) / std.
-    """
+    arm: Arm
+    child: int
+    weights: dict[str, Tensor]
+
+
+def _best(experiment: Experiment) -> Best:
+    """The child that the selection split likes best, of the learning method if there is one."""
     arms = [arm for arm in experiment.arms if arm.method == "ala"] or experiment.arms
     scored = [
         (error, arm, arm.start + child)
@@ -122,23 +139,27 @@ def _write_best(folder: RunFolder, experiment: Experiment) -> Path:
         for child, error in enumerate(experiment.populations[arm.population].best_errors[arm.rows].tolist())
     ]
     _, arm, child = min(scored, key=lambda item: item[0])
-    state = experiment.populations[arm.population].children.child_state(child, "best")
+    return Best(arm, child - arm.start, experiment.populations[arm.population].children.child_state(child, "best"))
+
+
+def _write_best(folder: RunFolder, experiment: Experiment, best: Best) -> Path:
+    """The weights, and in the same file how inputs were normalised: (inputs · scale − mean) / std."""
     path = folder.path / "best.safetensors"
-    data = experiment.data[arm.seed]
+    data = experiment.data[best.arm.seed]
     described = {
         "format": "lossalign-weights",
-        "method": arm.method,
-        "seed": arm.seed,
-        "child": child - arm.start,
+        "method": best.arm.method,
+        "seed": best.arm.seed,
+        "child": best.child,
         "model": experiment.config.model,
-        "input_shape": list(data.train.inputs.shape[1:]),
+        "input_shape": list(data.train.input_shape),
         "class_names": list(data.train.class_names),
         "scale": data.transform.scale,
         "mean": data.transform.mean.tolist(),
         "std": data.transform.std.tolist(),
     }
     save_file(
-        {n: t.detach().cpu().contiguous().clone() for n, t in state.items()},
+        {n: t.detach().cpu().contiguous().clone() for n, t in best.weights.items()},
         path,
         metadata={"lossalign": json.dumps(described)},
     )

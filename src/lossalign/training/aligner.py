@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
 
 from lossalign.children import average_, average_decay
 from lossalign.control import LearningController, Policy, Preset, default, discounted_metric, evaluation_points
-from lossalign.core import InputError, generator
+from lossalign.core import InputError, Ranks, check_same, fingerprint, generator
 from lossalign.losses import AdaptiveLoss
-from lossalign.metrics import PipelineMetric, as_metric, error
+from lossalign.metrics import Metric, PipelineMetric, as_metric, error
 from lossalign.training.observe import check_finite, check_validation, measure, observe
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
-"""(model, batch of the validation loader) → (outputs, targets)."""
+"""(model, batch of the validation loader) → (outputs, targets). A model in DDP is given without its wrapper."""
 
 
 def forward_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
@@ -65,11 +67,30 @@ def _copy_into(live: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
         live[name].copy_(tensor)
 
 
+def whole_set(part: Tensor, loader: Any, ranks: Ranks) -> Tensor:
+    """All ranks' parts of a sharded validation set, one after another.
+
+    A ``DistributedSampler`` deals samples in turn and repeats the first ones until all ranks have as many: its order is
+    restored and what it repeated is dropped, so that the set is the one that a single process would read.
+    """
+    sizes = ranks.exchange(lambda: len(part))
+    whole = ranks.gather(part, sizes)
+    sampler = getattr(loader, "sampler", None)
+    if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != ranks.count or len(set(sizes)) > 1:
+        return whole
+    in_turn: Tensor = whole.unflatten(0, (ranks.count, -1)).transpose(0, 1).flatten(0, 1)
+    return in_turn[: len(sampler.dataset)]  # type: ignore[arg-type]
+
+
 class Aligner:
     """A loss whose parameters follow a validation metric while your model trains.
 
     It changes Φ and nothing else: any optimiser, scheduler, sampler, mixed precision and gradient accumulation stay
     yours. Call ``step`` once for every ``optimizer.step()``.
+
+    In a process group (DDP) every rank makes one with the same arguments and calls it at every iteration. Φ is then the
+    same on all ranks, which is checked at every step; what is measured are the weights of the wrapped module, with the
+    BatchNorm statistics of rank 0.
 
     Args:
         loss: an ``AdaptiveLoss``.
@@ -86,6 +107,10 @@ class Aligner:
         higher_is_better: the metric's direction, if it does not say so itself.
         forward: how to get ``(outputs, targets)`` from the model and a batch of ``val_loader``.
         seed: of the controller's random stream.
+        val_sharded: in a process group, whether each rank's ``val_loader`` holds a part of the validation set (the
+            metric is then of all parts together; what a ``DistributedSampler`` repeats is counted once, what another
+            sampler repeats is counted as often as it comes) or, by default, all of it. A ``(model, loader)`` metric
+            sees its rank's loader, and must gather by itself if that is a part.
     """
 
     def __init__(
@@ -102,6 +127,7 @@ class Aligner:
         higher_is_better: bool | None = None,
         forward: Forward = forward_pair,
         seed: int = 0,
+        val_sharded: bool = False,
     ) -> None:
         if not isinstance(loss, AdaptiveLoss):
             raise InputError(f"loss: {type(loss).__name__} is not an AdaptiveLoss; try AlignedLoss(num_classes=…).")
@@ -112,7 +138,7 @@ class Aligner:
             raise InputError(f"every={every}: K must be between 1 and total_steps={total_steps}.")
         self.loss, self.metric = loss, as_metric(metric, higher_is_better)
         self.every, self.total_steps, self.preset = every, total_steps, default() if preset is None else preset
-        self._loader, self._forward = val_loader, forward
+        self._loader, self._forward, self._val_sharded = val_loader, forward, val_sharded
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
         self._controller = LearningController(
             loss.spec,
@@ -156,6 +182,7 @@ class Aligner:
 
     def step(self, model: nn.Module) -> None:
         """Count one optimiser iteration; every K of them measure, reward, learn and move Φ."""
+        model = model.module if isinstance(model, DistributedDataParallel) else model
         self._average(model)
         self._iteration += 1
         point = (self._iteration - 1) % self.every + 1
@@ -165,7 +192,10 @@ class Aligner:
             self._finish(model)
 
     def best_state_dict(self) -> dict[str, Tensor]:
-        """The (averaged) weights with the best validation metric so far, for ``model.load_state_dict``."""
+        """The (averaged) weights with the best validation metric so far, for ``model.load_state_dict``.
+
+        Their names are those of the plain model: with DDP load them into ``model.module``.
+        """
         if self._best is None:
             raise InputError(f"best_state_dict: nothing is measured yet; it comes after {self.every} iterations.")
         return {name: tensor.clone() for name, tensor in self._best.items()}
@@ -180,9 +210,22 @@ class Aligner:
         decay = 1 - 1 / max(1.0, self.preset.average * self.every)
         average_(self._averaged, current, average_decay(decay, self._iteration))
 
+    def _measured(self, model: nn.Module) -> dict[str, Tensor] | None:
+        """The weights to measure, None for the model's own; buffers, which may differ by rank, are those of rank 0."""
+        ranks = Ranks.current()
+        if ranks.count == 1:
+            return self._averaged
+        weights = model.state_dict() if self._averaged is None else self._averaged
+        buffers = sorted(weights.keys() - dict(model.named_parameters(remove_duplicate=False)).keys())
+        sent = ranks.on_first(lambda: {name: weights[name].detach().cpu() for name in buffers})
+        shared = {name: tensor.to(weights[name].device) for name, tensor in sent.items()}
+        if self._averaged is not None:
+            self._averaged.update(shared)
+        return self._averaged or shared or None
+
     def _measure(self, model: nn.Module) -> Tensor:
         """One measurement of Eq. 4 within a step, as an error [1]."""
-        with evaluating(model, self._averaged):
+        with evaluating(model, self._measured(model)):
             if isinstance(self.metric, PipelineMetric):
                 return self._pipeline_error(model)
             if self.preset.evaluation == "minibatch":
@@ -190,40 +233,54 @@ class Aligner:
                 self.loss.check_targets(targets[0], "val_loader")
             else:
                 outputs, targets = self._validate(model)
-        return error(self.metric, measure(self.metric, outputs, targets, self._number))
+            return self._error(self.metric, outputs, targets)
 
     def _finish(self, model: nn.Module) -> None:
         """The last measurement of a step; its outputs give the statistics too."""
-        with evaluating(model, self._averaged):
+        ranks, weights = Ranks.current(), self._measured(model)
+        with evaluating(model, weights):
             outputs, targets = self._validate(model)
-            if isinstance(self.metric, PipelineMetric):
-                metric, now = None, self._pipeline_error(model)
-            else:
-                metric = self.metric
-                now = error(metric, measure(metric, outputs, targets, self._number))
+            metric = None if isinstance(self.metric, PipelineMetric) else self.metric
+            now = self._pipeline_error(model) if metric is None else self._error(metric, outputs, targets)
         self._values.append(now)
         errors = discounted_metric(torch.stack(self._values), self.preset.gamma, self._points)
         progress = min(1.0, self._iteration / self.total_steps)
         self._history.append(self.phi)
         self._values = []
         if float(now) < self._best_error:
-            weights = model.state_dict() if self._averaged is None else self._averaged
-            self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            best = {**model.state_dict(), **(weights or {})}
+            self._best = {name: tensor.detach().clone() for name, tensor in best.items()}
             self._best_error = float(now)
         # The controller's own arithmetic is float32 even where the user's loop is not.
         with torch.autocast(outputs.device.type, enabled=False), torch.autocast("cpu", enabled=False):
             sensed = metric if self.preset.sensitivity else None
-            self._controller.step(observe(self.loss, sensed, outputs, targets, errors, progress=progress))
+            seen = ranks.on_first(lambda: observe(self.loss, sensed, outputs, targets, errors, progress=progress))
+            self._controller.step(seen)
+        if ranks.count > 1:
+            held = [self._controller.phi, *self.policy.state_dict().values()]
+            check_same(ranks.exchange(lambda: fingerprint(held)), self._number)
 
     @property
     def _number(self) -> int:
         return -(-self._iteration // self.every)
 
+    def _error(self, metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The metric of outputs, as rank 0 measures it, as an error [1]."""
+        return Ranks.current().on_first(lambda: error(metric, measure(metric, outputs, targets, self._number)))
+
     def _pipeline_error(self, model: nn.Module) -> Tensor:
-        assert isinstance(self.metric, PipelineMetric)
-        value = torch.as_tensor(self.metric(model, self._loader), dtype=torch.float32).reshape(1)
-        check_finite(value, "metric", self._number)
-        return error(self.metric, value)
+        metric = self.metric
+        assert isinstance(metric, PipelineMetric)
+        values = Ranks.current().exchange(
+            lambda: torch.as_tensor(metric(model, self._loader), dtype=torch.float32).reshape(1).cpu()
+        )
+        if self._val_sharded and any(not torch.equal(value, values[0]) for value in values):
+            raise InputError(
+                f"metric: ranks measured {[float(v) for v in values]}; a (model, loader) metric on parts of the "
+                "validation set must gather them, or give every rank the whole set and val_sharded=False."
+            )
+        check_finite(values[0], "metric", self._number)
+        return error(metric, values[0])
 
     def _validate(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """Outputs and targets of the whole loader, after a look at the labels."""
@@ -233,12 +290,18 @@ class Aligner:
 
     def _outputs(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Outputs [1, V, …] and targets [1, V] of one child."""
+        ranks = Ranks.current()
+        outputs, targets = ranks.guarded(lambda: self._forwarded(model, batches))
+        if self._val_sharded:
+            outputs, targets = (whole_set(part, batches, ranks) for part in (outputs, targets))
+        check_finite(outputs[None], "outputs", self._number)
+        return outputs[None], targets[None]
+
+    def _forwarded(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         pairs = [self._forward(model, batch) for batch in batches]
         if not pairs:
             raise InputError("val_loader: it is empty; give at least two validation samples.")
-        outputs, targets = torch.cat([o for o, _ in pairs]).float(), torch.cat([t for _, t in pairs])
-        check_finite(outputs[None], "outputs", self._number)
-        return outputs[None], targets[None]
+        return torch.cat([o for o, _ in pairs]).float(), torch.cat([t for _, t in pairs])
 
     def _next_batch(self) -> Any:
         """Validation batches in turn, over and over."""

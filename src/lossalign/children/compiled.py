@@ -1,0 +1,208 @@
+"""One iteration of all children as one CUDA graph: batches, forward, loss, backward, SGD and averages."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lossalign.children.base import LossFunction, Member, Weights
+from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.children.stacked import Lift, StackedChildren, State
+
+Say = Callable[[str], None]
+
+CACHE = Path.home() / ".cache" / "lossalign" / "compiled"
+"""Where compiled steps are kept between runs, unless TORCHINDUCTOR_CACHE_DIR says otherwise."""
+
+TOLERANCE = (0.02, 0.25)
+"""Relative differences of a compiled step's losses and updates from the eager ones that are still rounding in bfloat16:
+where an activation is nearly zero, rounding decides whether its gradient counts."""
+
+CHUNK = 500
+"""Samples of each child in one compiled forward pass; shorter parts are padded, so that one shape is compiled."""
+
+
+class CompiledChildren(StackedChildren):
+    """``StackedChildren`` whose iteration is compiled and captured once, and then replayed.
+
+    Φ, the learning rate and the decay of the averages are numbers on the device: they change without a new capture.
+    Where compiling fails, or gives other losses than the eager step, training goes on eagerly after one warning.
+
+    Args:
+        members: the children to be, all of one architecture.
+        loss: of one child.
+        recipe: of all.
+        device: a GPU.
+        lift: how they are computed together.
+        say: told what takes a while.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        loss: LossFunction,
+        recipe: Recipe,
+        device: torch.device | str = "cuda",
+        *,
+        lift: Callable[[Sequence[Member], torch.device], Lift],
+        say: Say = lambda sentence: None,
+    ) -> None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
+        super().__init__(members, loss, recipe, device, lift=lift)
+        self._say = say
+        self._replay: Callable[[], None] | None = None
+        self._forward: Callable[..., Tensor] | None = None
+        self._eager = False
+        self._chunk = 0
+        self._phi = torch.empty(0)
+        self._drawn: tuple[Tensor, ...] = ()
+        self._rate, self._decay = (torch.zeros((), device=self._device) for _ in range(2))
+        self._total = torch.zeros(self.count, device=self._device)
+
+    def _train(self, iterations: int, phi: Tensor) -> Tensor:
+        numbers = range(self.iteration, self.iteration + iterations)
+        rates = torch.tensor([learning_rate(self._recipe, i) for i in numbers]).to(self._device)
+        decays = torch.tensor([average_decay(self._recipe.average, i) for i in numbers]).to(self._device)
+        for i, drawn in enumerate(self._feed.draws(iterations)):
+            if self._replay is None:
+                self._prepare(drawn, phi)
+            if i == 0:
+                self._phi.copy_(phi)
+                self._total.zero_()
+            for static, tensor in zip(self._drawn, drawn, strict=True):
+                static.copy_(tensor)
+            self._rate.copy_(rates[i])
+            self._decay.copy_(decays[i])
+            self._lift.at(self.iteration)
+            assert self._replay is not None
+            self._replay()
+            self.iteration += 1
+        return self._total
+
+    def _prepare(self, drawn: tuple[Tensor, ...], phi: Tensor) -> None:
+        """Make the step: compiled and captured, or eager if that fails; nothing has been trained afterwards."""
+        self._drawn, self._phi = tuple(tensor.clone() for tensor in drawn), phi.clone()
+        before = [tensor.detach().clone() for tensor in self._changing()]
+        self._rate.fill_(self._recipe.learning_rate)
+        self._decay.fill_(0.5)
+        self._say("compiling the training step of all children (about a minute; kept for the next run) …")
+        began = time.monotonic()
+        eager = self._step(self._batch_losses, self._update)
+        try:
+            expected = self._seen(eager, before)
+            step = self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
+            self._replay = self._captured(step, before, expected)
+            self._say(f"compiled in {time.monotonic() - began:.0f} s.")
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers fail in many ways
+            self._warn("training", error)
+            self._replay = eager
+        finally:
+            self._restore(before)
+
+    def _seen(self, step: Callable[[], None], before: list[Tensor]) -> list[Tensor]:
+        """What one step does from ``before`` on: losses, and how far weights, momenta and averages move."""
+        self._restore(before)
+        self._total.zero_()
+        drawing = _random_state(self._device)
+        step()
+        if any(not torch.equal(a, b) for a, b in zip(drawing, _random_state(self._device), strict=True)):
+            _set_random_state(drawing, self._device)
+            raise RuntimeError("the model draws random numbers from torch's own stream")
+        moved = [now.detach() - then for now, then in zip(self._changing(), before, strict=True)]
+        return [self._total.clone(), torch.cat([tensor.flatten().float() for tensor in moved])]
+
+    def _batch_losses(self, phi: Tensor, *drawn: Tensor) -> Tensor:
+        return self._losses(*self._feed.make(*drawn), phi)
+
+    def _update(self, grads: tuple[Tensor, ...]) -> None:
+        sgd_(self._weights, grads, self._momenta, self._recipe, self._rate)
+        average_(self._averaged, self._state, self._decay)
+
+    def _step(self, losses_of: Callable[..., Tensor], update: Callable[..., None]) -> Callable[[], None]:
+        def step() -> None:
+            losses = losses_of(self._phi, *self._drawn)
+            grads = torch.autograd.grad(losses.sum(), self._weights, materialize_grads=True)
+            update(grads)
+            self._total.add_(losses.detach())
+
+        return step
+
+    def _captured(self, step: Callable[[], None], before: list[Tensor], expected: list[Tensor]) -> Callable[[], None]:
+        """``step`` as a CUDA graph, if it does what the eager step does; itself on a CPU."""
+        on_gpu = self._device.type == "cuda"
+        stream = torch.cuda.Stream(self._device) if on_gpu else None
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream) if on_gpu else nullcontext():
+            for _ in range(3):
+                seen = self._seen(step, before)
+        if stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        for what, mine, theirs, most in zip(("losses", "updates"), seen, expected, TOLERANCE, strict=True):
+            difference = float((mine - theirs).norm() / theirs.norm())
+            if not difference <= most:
+                raise RuntimeError(f"its {what} differ from the eager step's by {100 * difference:.1f} %")
+        if not on_gpu:
+            return step
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph.replay
+
+    def _changing(self) -> list[Tensor]:
+        return [*self._state.values(), *self._momenta, *self._averaged.values()]
+
+    @torch.no_grad()
+    def _restore(self, before: list[Tensor]) -> None:
+        for tensor, value in zip(self._changing(), before, strict=True):
+            tensor.copy_(value)
+
+    @torch.no_grad()
+    def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
+        """Outputs of every child [N, V, …]."""
+        if len(inputs[0]) >= 2 * self._chunk:
+            self._chunk = min(CHUNK, len(inputs[0]))
+        return super().outputs(inputs, weights)
+
+    def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
+        if self._eager:
+            return super()._evaluate(state, inputs, shared)
+        axis = 0 if shared else 1
+        size = inputs.shape[axis]
+        if size < self._chunk:
+            last = inputs.narrow(axis, 0, 1)
+            inputs = torch.cat([inputs, last.repeat_interleave(self._chunk - size, axis)], axis)
+        try:
+            self._forward = self._forward or torch.compile(super()._evaluate, dynamic=False)
+            outputs = self._forward(state, inputs, shared)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers fail in many ways
+            self._warn("evaluation", error)
+            outputs = super()._evaluate(state, inputs, shared)
+        return outputs.narrow(1, 0, size)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        """Say it once; nothing is compiled from now on."""
+        self._eager = True
+        reason = (str(error).strip().splitlines() or [""])[0]
+        warnings.warn(f"{what} is not compiled ({type(error).__name__}: {reason}); it goes on eagerly.", stacklevel=2)
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_state(state: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)

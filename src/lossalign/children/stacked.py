@@ -1,0 +1,206 @@
+"""All children in one call: their weights stacked [N, …], one forward pass, one update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from lossalign.children.base import CHUNK, Children, LossFunction, Member, Weights, autocast, check_state
+from lossalign.children.feed import Feed
+from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.core import InputError
+
+State = dict[str, Tensor]
+"""Weights and buffers of all children by name, each [N, …]."""
+
+
+class Lift(Protocol):
+    """How a model of one child computes N of them."""
+
+    state: State
+    """Weights and buffers as they start."""
+    trained: list[str]
+    """Which of them are trained."""
+    names: dict[str, str]
+    """For every entry of a child's ``state_dict``, its name in ``state``: tied weights are stacked once."""
+
+    def train(self, state: State, inputs: Tensor) -> Tensor:
+        """Outputs [N, B, …] in training mode of inputs [N, B, …]; changes the buffers of ``state``."""
+        ...
+
+    def evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
+        """Outputs [N, V, …] in eval mode of inputs [N, V, …], or [V, …] that all children share."""
+        ...
+
+    def run(self, work: Callable[[], Tensor]) -> Tensor:
+        """``work()``, some iterations of training, leaving torch's global random stream as it was."""
+        ...
+
+    def at(self, iteration: int) -> None:
+        """The next call of ``train`` is this iteration's."""
+        ...
+
+    def random_states(self) -> list[dict[str, Tensor]]:
+        """What each child needs to draw on."""
+        ...
+
+    def load_random_states(self, states: list[dict[str, Tensor]]) -> None:
+        """Draw on from there, if this kind of lift gave it."""
+        ...
+
+
+class StackedChildren(Children):
+    """N children trained together; the same numbers as ``SequentialChildren`` to rounding.
+
+    Children with the same seed share one batch stream. Dropout draws differ from the sequential engine's.
+
+    Args:
+        members: the children to be, all of one architecture.
+        loss: of one child.
+        recipe: of all.
+        device: where they train.
+        lift: how they are computed together.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        loss: LossFunction,
+        recipe: Recipe,
+        device: torch.device | str = "cpu",
+        *,
+        lift: Callable[[Sequence[Member], torch.device], Lift],
+    ) -> None:
+        if not members:
+            raise InputError("children=0: train at least 1.")
+        self.count, self.iteration = len(members), 0
+        self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
+        self._make_lift, self._lift = lift, lift(members, self._device)
+        self._state = self._lift.state
+        self._weights = [self._state[name].requires_grad_() for name in self._lift.trained]
+        self._momenta = [torch.zeros_like(weight) for weight in self._weights]
+        self._averaged = {name: tensor.detach().clone() for name, tensor in self._state.items()}
+        self._best = {name: tensor.clone() for name, tensor in self._averaged.items()}
+        self._feed = Feed(members, self._device)
+        self._members, self._chunk = members, CHUNK
+
+    def advance(self, iterations: int, phi: Tensor) -> Tensor:
+        """Train all children together; see ``Children.advance``."""
+        phi = phi.to(self._device)
+        try:
+            return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
+        except torch.OutOfMemoryError:
+            pass  # only behind this block is the memory of the failed pass free
+        raise InputError(self._too_many(phi[:1]))
+
+    def _too_many(self, phi: Tensor) -> str:
+        """What to say when memory is short, judged by one child."""
+        torch.cuda.empty_cache()
+        used, (_, total) = torch.cuda.memory_allocated(self._device), torch.cuda.mem_get_info(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        fit = 0
+        try:
+            one = StackedChildren(self._members[:1], self._loss, self._recipe, self._device, lift=self._make_lift)
+            one._train(1, phi)
+            fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
+        except torch.OutOfMemoryError:
+            pass
+        advice = f"about {fit} would: train fewer" if fit else "not even one does: use a smaller model"
+        return (
+            f"children: {self.count} at once (of all methods and seeds) do not fit into {total / 2**30:.0f} GB of GPU "
+            f"memory; {advice}, or use smaller batches."
+        )
+
+    def _train(self, iterations: int, phi: Tensor) -> Tensor:
+        """Summed losses [N] of so many iterations."""
+        total = torch.zeros(self.count, device=self._device)
+        for inputs, targets in self._feed.batches(iterations):
+            self._lift.at(self.iteration)
+            losses = self._losses(inputs, targets, phi)
+            grads = torch.autograd.grad(losses.sum(), self._weights, materialize_grads=True)
+            sgd_(self._weights, grads, self._momenta, self._recipe, learning_rate(self._recipe, self.iteration))
+            average_(self._averaged, self._state, average_decay(self._recipe.average, self.iteration))
+            self.iteration += 1
+            total += losses.detach()
+        return total
+
+    def _losses(self, inputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """Mean loss of every child on its batch [N]."""
+        with autocast(self._device, self._recipe.precision):
+            outputs = self._lift.train(self._state, inputs)
+        losses: Tensor = vmap(self._loss)(outputs, targets, phi)
+        return losses.mean(1)
+
+    @torch.no_grad()
+    def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
+        """Outputs of every child [N, V, …]."""
+        state = self._which(weights)
+        shared = all(tensor is inputs[0] for tensor in inputs)
+        sets = inputs[:1] if shared else inputs
+        parts = []
+        for some in zip(*(tensor.split(self._chunk) for tensor in sets), strict=True):
+            parts.append(self._evaluate(state, some[0] if shared else torch.stack(some), shared))
+        return torch.cat(parts, 1)
+
+    def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
+        with autocast(self._device, self._recipe.precision):
+            return self._lift.evaluate(state, inputs, shared).float()
+
+    def _which(self, weights: Weights) -> State:
+        if weights == "raw":
+            return self._state
+        return self._averaged if weights == "averaged" else self._best
+
+    @torch.no_grad()
+    def keep_best(self, better: Tensor) -> None:
+        """Copy averaged weights to best where ``better`` [N]."""
+        chosen = better.to(self._device)
+        for name, best in self._best.items():
+            mask = chosen.view(-1, *[1] * (best.ndim - 1))
+            best.copy_(torch.where(mask, self._averaged[name], best))
+
+    def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
+        """A plain ``state_dict`` of one child."""
+        state = self._which(weights)
+        return {name: state[stacked][child].detach() for name, stacked in self._lift.names.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every child's weights, momenta, averages, best weights, stream and random state."""
+        random, streams = self._lift.random_states(), self._feed.states()
+        return {
+            "iteration": self.iteration,
+            "members": [
+                {
+                    "weights": self.child_state(child, "raw"),
+                    "averaged": self.child_state(child, "averaged"),
+                    "best": self.child_state(child, "best"),
+                    "momenta": {n: m[child] for n, m in zip(self._lift.trained, self._momenta, strict=True)},
+                    "stream": streams[child],
+                    "rng": random[child],
+                }
+                for child in range(self.count)
+            ],
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
+        check_state(state, self.count)
+        self.iteration = state["iteration"]
+        momenta = dict(zip(self._lift.trained, self._momenta, strict=True))
+        for child, member in enumerate(state["members"]):
+            for mine, theirs in (
+                (self._state, member["weights"]),
+                (self._averaged, member["averaged"]),
+                (self._best, member["best"]),
+            ):
+                for name, stacked in self._lift.names.items():
+                    mine[stacked][child].copy_(theirs[name])
+            for name, momentum in momenta.items():
+                momentum[child].copy_(member["momenta"][name])
+        self._feed.load_states([member["stream"] for member in state["members"]])
+        self._lift.load_random_states([member["rng"] for member in state["members"]])

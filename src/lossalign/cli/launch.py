@@ -1,0 +1,65 @@
+"""The process group that ``torchrun`` asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from lossalign.core import InputError, Ranks
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for another. torchrun ends all when a process dies; this is for lost networks."""
+
+
+def launched() -> bool:
+    """Whether torchrun started several processes, of which this is one."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1"
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """The ranks that torchrun started; without torchrun this process alone."""
+    if not launched():
+        yield Ranks()
+        return
+    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    # torchrun keeps its store over restarts, and with it the addresses of processes that are gone.
+    own = PrefixStore(f"lossalign/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=TIMEOUT)
+    yield Ranks.current()
+    dist.destroy_process_group()
+
+
+def take_gpu(device: str) -> None:
+    """Give each process of a machine a GPU of its own, if the run trains on GPUs."""
+    if not launched() or device == "cpu" or not torch.cuda.is_available():
+        return
+    local, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= found:
+        raise InputError(f"process {local + 1} of this machine finds {found} GPU(s); use --nproc-per-node {found}.")
+    torch.cuda.set_device(local)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit; at once if a process group is still open, whose threads would wait for ranks that may be gone."""
+    if dist.is_available() and dist.is_initialized():
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
