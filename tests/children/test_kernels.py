@@ -52,7 +52,8 @@ def errors_of(n: int, b: int, h: int, w: int, c: int, o: int, k: int, stride: in
     from lossalign.children.fused.kernels import conv
 
     x, weight = torch.randn(n, b, h, w, c, requires_grad=True), torch.randn(n, k, k, c, o, requires_grad=True)
-    y = conv(x, weight, stride, padding)
+    last = x.flatten(0, 1).permute(0, 3, 1, 2)
+    y = conv(last, weight.permute(0, 4, 3, 1, 2), stride, padding).permute(0, 2, 3, 1).unflatten(0, (n, b))
     images = x.double().permute(0, 1, 4, 2, 3).contiguous()
     filters = weight.double().permute(0, 4, 3, 1, 2).contiguous()
     each = [F.conv2d(images[i], filters[i], stride=stride, padding=padding) for i in range(n)]

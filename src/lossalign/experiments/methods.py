@@ -63,8 +63,8 @@ class Method:
     after: str | None = None
 
 
-LARGE = 50_000
-"""From so many parameters of all its children a policy is faster where they train than on the CPU."""
+LARGE = 400
+"""From so many parameters of all its children a policy is faster on a GPU than on the CPU (docs/performance.md)."""
 
 
 def _learning(setting: Setting, *, learn: bool) -> Controller:

@@ -127,45 +127,80 @@ def _block(size: int, most: int) -> int:
     return max(16, min(most, int(triton.next_power_of_2(size))))
 
 
-@torch.library.custom_op("lossalign::product", mutates_args=())
-def product(x: Tensor, taps: Tensor, height: int, width: int, stride: list[int], padding: list[int]) -> Tensor:
-    """Convolution of N children, channels last, without a gradient.
+def product(x: Tensor, taps: Tensor, height: int, width: int, group: int, stride: int, padding: int) -> Tensor:
+    """Convolution of N children, without a gradient.
 
     Args:
-        x: [N, B, H, W, C], contiguous; zero outside.
-        taps: [N, KH, KW, C, O], contiguous.
+        x: [N·B, C, H, W], channels last in memory; zero outside.
+        taps: [N, K, K + group − 1, C, group · O], of :func:`grouped`.
         height: of the output.
         width: of the output.
-        stride: downwards and to the right.
+        group: pixels that are computed as one.
+        stride: the same in both directions.
         padding: above and to the left.
 
     Returns:
-        [N, B, height, width, O].
+        [N·B, O, height, width], channels last in memory.
     """
-    n, b, h, w, c = x.shape
-    _, kh, kw, _, o = taps.shape
-    y = x.new_empty(n, b, height, width, o)
+    x = x.permute(0, 2, 3, 1).contiguous()
+    (images, h, w, c), (n, kh, kw, _, o) = x.shape, taps.shape
+    y = x.new_empty(images, height, width, o // group)
     blocks = 128, _block(kw * c, 64), _block(o, 64)
-    grid = (triton.cdiv(b * height * width, blocks[0]), triton.cdiv(o, blocks[2]), n)
-    sizes = (b, h, w, c, height, width, o, kh, kw, *stride, *padding)
+    pixels = images // n * height * width // group
+    grid = (triton.cdiv(pixels, blocks[0]), triton.cdiv(o, blocks[2]), n)
+    sizes = (images // n, h, w, c, height, width // group, o, kh, kw, stride, stride * group, padding, padding)
     _product[grid](x, taps, y, *sizes, *blocks, num_warps=4, num_stages=3)
-    return y
+    return y.permute(0, 3, 1, 2)
 
 
-@product.register_fake
-def _(x: Tensor, taps: Tensor, height: int, width: int, stride: list[int], padding: list[int]) -> Tensor:
-    return x.new_empty(x.shape[0], x.shape[1], height, width, taps.shape[4])
+PROGRAMS = 1056
+"""About so many programs share the pixels of a weight gradient: eight for each of 132 multiprocessors."""
+
+PIXELS = 64
+"""Pixels that a weight gradient multiplies at once."""
 
 
-def _group(taps: Tensor, width: int, stride: int) -> int:
-    """How many neighbouring pixels are computed as one: two, where channels are few."""
-    return 2 if stride == 1 and width % 2 == 0 and max(taps.shape[3:]) <= 32 and taps.shape[2] > 1 else 1
+def weight_product(x: Tensor, dy: Tensor, n: int, size: int, group: int, stride: int, padding: int) -> Tensor:
+    """Gradient of ``product`` with respect to its taps, in float32.
+
+    Args:
+        x: [N·B, C, H, W], channels last in memory.
+        dy: [N·B, O, OH, OW], channels last in memory.
+        n: N.
+        size: K.
+        group: pixels that are computed as one.
+        stride: the same in both directions.
+        padding: above and to the left.
+
+    Returns:
+        [N, K, K + group − 1, C, group · O].
+    """
+    x, dy = x.permute(0, 2, 3, 1).contiguous(), dy.permute(0, 2, 3, 1).contiguous()
+    (images, h, w, c), (_, oh, ow, o) = x.shape, dy.shape
+    wide = size + group - 1
+    rows, pixels = size * wide * c, images // n * oh * ow // group
+    block_k, block_o = _block(rows, 128 if rows % 128 == 0 else 64), _block(group * o, 64)
+    blocks = triton.cdiv(rows, block_k) * triton.cdiv(group * o, block_o)
+    chunk, splits = _splits(pixels, n * blocks)
+    dw = torch.empty(splits, n, size, wide, c, group * o, device=x.device)
+    sizes = (images // n, h, w, c, oh, ow // group, group * o, size, wide, stride, stride * group, padding, padding)
+    _weight_product[(blocks, splits, n)](
+        x, dy, dw, n, chunk, *sizes, PIXELS, block_k, block_o, num_warps=4, num_stages=3
+    )
+    return dw.sum(0)
+
+
+def _splits(pixels: int, programs: int) -> tuple[int, int]:
+    """Pixels of one split, whole blocks of them, and how many splits."""
+    wanted = max(1, min(-(-PROGRAMS // programs), -(-pixels // PIXELS)))
+    chunk = -(-pixels // (wanted * PIXELS)) * PIXELS
+    return chunk, -(-pixels // chunk)
 
 
 def grouped(taps: Tensor, group: int) -> Tensor:
-    """Taps [N, KH, KW, C, O] that give ``group`` neighbouring pixels at once: [N, KH, KW + group − 1, C, group · O].
+    """Taps [N, K, K, C, O] that give ``group`` neighbouring pixels at once: [N, K, K + group − 1, C, group · O].
 
-    A row of taps then reads KW + group − 1 pixels for ``group`` outputs, instead of KW for each.
+    A row of taps then reads K + group − 1 pixels for ``group`` outputs, instead of K for each.
     """
     if group == 1:
         return taps.contiguous()
@@ -173,132 +208,96 @@ def grouped(taps: Tensor, group: int) -> Tensor:
     return torch.stack(moved, -2).flatten(-2)
 
 
+def _group(channels: int, size: int, width: int, stride: int) -> int:
+    """How many neighbouring pixels are computed as one: two, where channels are few."""
+    return 2 if stride == 1 and width % 2 == 0 and channels <= 32 and size > 1 else 1
+
+
 def conv(x: Tensor, w: Tensor, stride: int, padding: int) -> Tensor:
-    """Convolution of N children, channels last.
+    """Convolution of N children.
 
     Args:
-        x: [N, B, H, W, C], contiguous.
-        w: [N, K, K, C, O].
+        x: [N·B, C, H, W], channels last in memory.
+        w: [N, O, C, K, K].
         stride: the same in both directions.
         padding: the same on all sides.
 
     Returns:
-        [N, B, OH, OW, O].
+        [N·B, O, OH, OW], channels last in memory.
     """
-    width = (x.shape[3] + 2 * padding - w.shape[2]) // stride + 1
-    turned = w.detach().flip(1, 2).transpose(3, 4)
-    ahead = grouped(w.detach(), _group(w, width, stride))
-    y: Tensor = _conv(x, w, ahead, grouped(turned, _group(turned, x.shape[3], 1)), stride, padding)
+    channels, size, width = max(w.shape[1:3]), w.shape[3], _side(x.shape[3], w.shape[3], stride, padding)
+    taps = w.detach().permute(0, 3, 4, 2, 1)
+    ahead = grouped(taps, _group(channels, size, width, stride))
+    back = grouped(taps.flip(1, 2).transpose(3, 4), _group(channels, size, x.shape[3], 1))
+    y: Tensor = _conv(x, w, ahead, back, stride, padding)
     return y
+
+
+def _side(size: int, kernel: int, stride: int, padding: int) -> int:
+    return (size + 2 * padding - kernel) // stride + 1
 
 
 @torch.library.custom_op("lossalign::conv", mutates_args=())
 def _conv(x: Tensor, w: Tensor, ahead: Tensor, back: Tensor, stride: int, padding: int) -> Tensor:
     """``conv`` by the taps ``ahead``, grouped from w; ``back``, from w turned and transposed, are for its gradient."""
-    return _multiplied(x, ahead, *_sides(x, w, stride, padding), w.shape[4], stride, padding)
+    height, width = (_side(x.shape[axis], w.shape[3], stride, padding) for axis in (2, 3))
+    y: Tensor = product(x, ahead, height, width, ahead.shape[4] // w.shape[1], stride, padding)
+    return y
 
 
 @_conv.register_fake
 def _(x: Tensor, w: Tensor, ahead: Tensor, back: Tensor, stride: int, padding: int) -> Tensor:
-    return x.new_empty(*x.shape[:2], *_sides(x, w, stride, padding), w.shape[4])
+    height, width = (_side(x.shape[axis], w.shape[3], stride, padding) for axis in (2, 3))
+    return x.new_empty(x.shape[0], height, width, w.shape[1]).permute(0, 3, 1, 2)
 
 
-def _sides(x: Tensor, w: Tensor, stride: int, padding: int) -> tuple[int, int]:
-    height, width = ((x.shape[axis] + 2 * padding - w.shape[1]) // stride + 1 for axis in (2, 3))
-    return height, width
+@torch.library.custom_op("lossalign::conv_gradients", mutates_args=())
+def _conv_gradients(
+    x: Tensor, dy: Tensor, back: Tensor, size: int, ahead: int, stride: int, padding: int, inner: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of ``conv`` with respect to x (empty unless ``inner``) and to the taps ``ahead``; one op, so that a
+    compiler writes dy down once."""
+    n, group = len(back), back.shape[4] // x.shape[1]
+    dx = x.new_empty(0)
+    if inner:
+        dx = product(_spread(dy, stride), back, x.shape[2], x.shape[3], group, 1, size - 1 - padding)
+    return dx, weight_product(x, dy, n, size, ahead, stride, padding)
 
 
-def _multiplied(x: Tensor, taps: Tensor, height: int, width: int, o: int, stride: int, padding: int) -> Tensor:
-    """[N, B, height, width, o], by taps that were grouped."""
-    group = taps.shape[4] // o
-    y: Tensor = product(x, taps, height, width // group, [stride, stride * group], [padding, padding])
-    return y.view(*x.shape[:2], height, width, o)
-
-
-PROGRAMS = 1056
-"""About so many programs share the pixels of a weight gradient: eight for each of 132 multiprocessors."""
-
-
-@torch.library.custom_op("lossalign::weight_product", mutates_args=())
-def weight_product(x: Tensor, dy: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
-    """Gradient of ``product`` with respect to its taps, in float32, in parts that are still to be summed.
-
-    Args:
-        x: [N, B, H, W, C], contiguous.
-        dy: [N, B, OH, OW, O], contiguous.
-        kernel: KH and KW.
-        stride: downwards and to the right.
-        padding: above and to the left.
-
-    Returns:
-        [S, N, KH, KW, C, O].
-    """
-    n, b, h, w, c = x.shape
-    oh, ow, o = dy.shape[2:]
-    block_k, block_o, blocks, chunk, splits = _parts(x, dy, kernel)
-    dw = torch.empty(splits, n, *kernel, c, o, device=x.device)
-    sizes = (b, h, w, c, oh, ow, o, *kernel, *stride, *padding)
-    _weight_product[(blocks, splits, n)](
-        x, dy, dw, n, chunk, *sizes, PIXELS, block_k, block_o, num_warps=4, num_stages=3
-    )
-    return dw
-
-
-@weight_product.register_fake
-def _(x: Tensor, dy: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
-    splits = _parts(x, dy, kernel)[-1]
-    return x.new_empty(splits, x.shape[0], *kernel, x.shape[4], dy.shape[4], dtype=torch.float32)
-
-
-PIXELS = 64
-"""Pixels that a weight gradient multiplies at once."""
-
-
-def _parts(x: Tensor, dy: Tensor, kernel: list[int]) -> tuple[int, int, int, int, int]:
-    """How a weight gradient is shared out: sizes of a block, blocks, pixels of one split, and splits."""
-    rows, o, pixels = kernel[0] * kernel[1] * x.shape[4], dy.shape[4], dy.shape[1] * dy.shape[2] * dy.shape[3]
-    block_k, block_o = _block(rows, 128 if rows % 128 == 0 else 64), _block(o, 64)
-    blocks = triton.cdiv(rows, block_k) * triton.cdiv(o, block_o)
-    wanted = max(1, min(-(-PROGRAMS // (len(x) * blocks)), -(-pixels // PIXELS)))
-    chunk = -(-pixels // (wanted * PIXELS)) * PIXELS
-    return block_k, block_o, blocks, chunk, -(-pixels // chunk)
-
-
-def _weight_gradient(x: Tensor, dy: Tensor, size: int, stride: int, padding: int, group: int) -> Tensor:
-    """Gradient of ``conv`` with respect to w [N, size, size, C, O]: that of the grouped taps, put together again."""
-    n, b, height, width, o = dy.shape
-    pairs = dy.view(n, b, height, width // group, group * o)
-    parts = weight_product(x, pairs, [size, size + group - 1], [stride, stride * group], [padding, padding])
-    taps = parts.sum(0).unflatten(-1, (group, o))
-    return torch.stack([taps[:, :, at : at + size, :, at] for at in range(group)]).sum(0)
-
-
-def _spread(dy: Tensor, stride: int) -> Tensor:
-    """dy [N, B, H, W, O] with stride − 1 zeros between pixels: what stride 1 would have given back."""
-    if stride == 1:
-        return dy
-    n, b, h, w, o = dy.shape
-    wide = dy.new_zeros(n, b, h, stride, w, stride, o)
-    wide[:, :, :, 0, :, 0] = dy
-    return wide.view(n, b, h * stride, w * stride, o)
+@_conv_gradients.register_fake
+def _(
+    x: Tensor, dy: Tensor, back: Tensor, size: int, ahead: int, stride: int, padding: int, inner: bool
+) -> tuple[Tensor, Tensor]:
+    images, c, height, width = x.shape
+    dx = x.new_empty(images, height, width, c).permute(0, 3, 1, 2) if inner else x.new_empty(0)
+    taps = (len(back), size, size + ahead - 1, c, ahead * dy.shape[1])
+    return dx, x.new_empty(taps, dtype=torch.float32)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, w, ahead, back, ctx.stride, ctx.padding = inputs
     ctx.save_for_backward(x, back)
-    ctx.kernel, ctx.dtype, ctx.group = w.shape[1], w.dtype, ahead.shape[4] // w.shape[4]
+    ctx.size, ctx.dtype, ctx.ahead = w.shape[3], w.dtype, ahead.shape[4] // w.shape[1]
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     x, back = ctx.saved_tensors
-    dy, size = dy.contiguous(), ctx.kernel
-    dx = dw = None
-    if ctx.needs_input_grad[0]:
-        height, width, channels = x.shape[2:]
-        dx = _multiplied(_spread(dy, ctx.stride), back, height, width, channels, 1, size - 1 - ctx.padding)
-    if ctx.needs_input_grad[1]:
-        dw = _weight_gradient(x, dy, size, ctx.stride, ctx.padding, ctx.group).to(ctx.dtype)
-    return dx, dw, None, None, None, None
+    dy, inner = dy.contiguous(memory_format=torch.channels_last), ctx.needs_input_grad[0]
+    dx, taps = _conv_gradients(x, dy, back, ctx.size, ctx.ahead, ctx.stride, ctx.padding, inner)
+    taps = taps.unflatten(-1, (ctx.ahead, -1))
+    each = [taps[:, :, at : at + ctx.size, :, at] for at in range(ctx.ahead)]
+    dw = torch.stack(each).sum(0).permute(0, 4, 3, 1, 2).to(ctx.dtype)
+    return dx if inner else None, dw, None, None, None, None
+
+
+def _spread(dy: Tensor, stride: int) -> Tensor:
+    """dy [N·B, O, H, W] with stride − 1 zeros between pixels: what stride 1 would have given back."""
+    if stride == 1:
+        return dy
+    images, o, h, w = dy.shape
+    wide = dy.new_zeros(images, h, stride, w, stride, o)
+    wide[:, :, 0, :, 0] = dy.permute(0, 2, 3, 1)
+    return wide.view(images, h * stride, w * stride, o).permute(0, 3, 1, 2)
 
 
 _conv.register_autograd(_backward, setup_context=_setup)

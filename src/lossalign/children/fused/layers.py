@@ -76,9 +76,8 @@ class FusedConv(Stacked):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
         if self.kernel is not None and x.dtype in (torch.float16, torch.bfloat16):
-            last = per_child(x.permute(0, 2, 3, 1), self.n).contiguous()
-            y = self.kernel(last, weight.permute(0, 3, 4, 2, 1), settings["stride"][0], settings["padding"][0])
-            y = y.flatten(0, 1).permute(0, 3, 1, 2)
+            x = x.contiguous(memory_format=torch.channels_last)
+            y = self.kernel(x, weight, settings["stride"][0], settings["padding"][0])
         else:
             y = grouped_conv(x, weight, settings)
         if self.bias is None:
@@ -111,9 +110,10 @@ def grouped_conv(x: Tensor, weight: Tensor, settings: dict[str, Any]) -> Tensor:
         x, padding = F.pad(x, settings["_reversed_padding_repeated_twice"], mode=settings["padding_mode"]), 0
     convolve: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[x.ndim - 3]
     groups = n * settings["groups"]
-    y = convolve(
-        _to_channels(x, n), weight.flatten(0, 1), None, settings["stride"], padding, settings["dilation"], groups
-    )
+    together = _to_channels(x, n)
+    if x.is_cuda and x.ndim == 4:
+        together = together.contiguous(memory_format=torch.channels_last)
+    y = convolve(together, weight.flatten(0, 1), None, settings["stride"], padding, settings["dilation"], groups)
     return _to_batch(y, n)
 
 
