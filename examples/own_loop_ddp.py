@@ -33,5 +33,9 @@ for epoch in range(epochs):
         optimizer.step()
         aligner.step(model)  # the metric of the whole validation set
 network.load_state_dict(aligner.best_state_dict())
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: offsets {[round(v, 1) for v in aligner.phi.tolist()]}")
+print(
+    f"rank {dist.get_rank()} of {dist.get_world_size()}: offsets {[round(v, 1) for v in aligner.phi.tolist()]}",
+    flush=True,
+)
+dist.barrier()
 dist.destroy_process_group()

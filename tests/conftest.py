@@ -13,6 +13,16 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
 
+AND_LEAVE = """
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+os._exit(0)
+"""
+"""Runs a script and leaves at once: threads of a process group now and then abort a busy process on its way out."""
+
+
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory):
     """Run a script in several processes; it is told its rank, their number, a file to meet at, and the arguments."""
@@ -22,7 +32,9 @@ def on_ranks(tmp_path_factory):
         told = [[str(part) for part in (script, rank, count, meeting, *args)] for rank in range(count)]
         one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
         started = [
-            subprocess.Popen([sys.executable, *each], env=one_thread, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, "-c", AND_LEAVE, *each], env=one_thread, stderr=subprocess.PIPE, text=True
+            )
             for each in told
         ]
         try:

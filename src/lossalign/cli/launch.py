@@ -41,8 +41,9 @@ def joined() -> Iterator[Ranks]:
     own = PrefixStore(f"lossalign/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=TIMEOUT)
-    yield Ranks.current()
-    dist.destroy_process_group()
+    ranks = Ranks.current()
+    yield ranks
+    ranks.exchange(lambda: None)  # nobody leaves while another still reads from it
 
 
 def take_gpu(device: str) -> None:
@@ -56,7 +57,7 @@ def take_gpu(device: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; at once if a process group is still open, whose threads would wait for ranks that may be gone."""
+    """Exit; at once if a process group is open: its threads may wait for ranks that are gone, or abort on the way."""
     if dist.is_available() and dist.is_initialized():
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

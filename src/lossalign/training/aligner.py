@@ -111,6 +111,7 @@ class Aligner:
             metric is then of all parts together; what a ``DistributedSampler`` repeats is counted once, what another
             sampler repeats is counted as often as it comes) or, by default, all of it. A ``(model, loader)`` metric
             sees its rank's loader, and must gather by itself if that is a part.
+        device: where the controller works. Your GPU pays if the loss has hundreds of parameters: many classes, pairs.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Aligner:
         forward: Forward = forward_pair,
         seed: int = 0,
         val_sharded: bool = False,
+        device: torch.device | str = "cpu",
     ) -> None:
         if not isinstance(loss, AdaptiveLoss):
             raise InputError(f"loss: {type(loss).__name__} is not an AdaptiveLoss; try AlignedLoss(num_classes=…).")
@@ -148,7 +150,9 @@ class Aligner:
             policy=policy,
             learn=learn,
             generator=generator(seed, "aligner"),
+            device=device,
         )
+        self._device, self._moved = device, self.phi
         self._iteration, self._drawn, self._best_error = 0, 0, float("inf")
         self._values: list[Tensor] = []
         self._history: list[Tensor] = []
@@ -178,7 +182,10 @@ class Aligner:
         if not self._labels_checked or targets.device.type == "cpu":
             self.loss.check_targets(targets, "targets")
             self._labels_checked = True
-        return self.loss(outputs, targets, self.phi.to(outputs.device)).mean()
+        if self._moved.device != outputs.device:
+            self._moved = self.phi.to(outputs.device)
+            self.loss.to(outputs.device)
+        return self.loss(outputs, targets, self._moved).mean()
 
     def step(self, model: nn.Module) -> None:
         """Count one optimiser iteration; every K of them measure, reward, learn and move Φ."""
@@ -245,7 +252,7 @@ class Aligner:
         self._values.append(now)
         errors = discounted_metric(torch.stack(self._values), self.preset.gamma, self._points)
         progress = min(1.0, self._iteration / self.total_steps)
-        self._history.append(self.phi)
+        self._history.append(self.phi.cpu())
         self._values = []
         if float(now) < self._best_error:
             best = {**model.state_dict(), **(weights or {})}
@@ -254,8 +261,11 @@ class Aligner:
         # The controller's own arithmetic is float32 even where the user's loop is not.
         with torch.autocast(outputs.device.type, enabled=False), torch.autocast("cpu", enabled=False):
             sensed = metric if self.preset.sensitivity else None
-            seen = ranks.on_first(lambda: observe(self.loss, sensed, outputs, targets, errors, progress=progress))
+            seen = ranks.on_first(
+                lambda: observe(self.loss, sensed, outputs, targets, errors, progress=progress, device=self._device)
+            )
             self._controller.step(seen)
+        self._moved = self.phi
         if ranks.count > 1:
             held = [self._controller.phi, *self.policy.state_dict().values()]
             check_same(ranks.exchange(lambda: fingerprint(held)), self._number)
@@ -355,6 +365,7 @@ class Aligner:
             raise InputError("state: it belongs to a loss with other parameters; use the same loss and groups.")
         state = copy.deepcopy(state)
         self._controller.load_state_dict(state["controller"])
+        self._moved = self.phi
         self._iteration, self._drawn, self._best_error = state["iteration"], 0, state["best_error"]
         self._values, self._history = state["values"], list(state["history"])
         self._averaged, self._best = state["averaged"], state["best"]
