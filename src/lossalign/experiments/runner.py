@@ -20,7 +20,7 @@ from lossalign.experiments.populations import Arm, Experiment, build
 from lossalign.experiments.results import Result, finish
 from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
 
-CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SECONDS = 120.0
 """Time between checkpoints, at most …"""
 CHECKPOINT_SHARE = 0.05
 """… and less where writing one costs less than this share of the time."""
