@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,9 @@ from lossalign.children.base import CHUNK, Children, LossFunction, Member, Weigh
 from lossalign.children.feed import Feed
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
+
+KEPT = 2**30
+"""Bytes of stacked validation inputs that are kept; more are stacked whenever they are evaluated."""
 
 State = dict[str, Tensor]
 """Weights and buffers of all children by name, each [N, …]."""
@@ -87,6 +90,7 @@ class StackedChildren(Children):
         self._best = {name: tensor.clone() for name, tensor in self._averaged.items()}
         self._feed = Feed(members, self._device)
         self._members, self._chunk = members, CHUNK
+        self._kept: list[tuple[list[Tensor], Tensor]] = []
 
     def advance(self, iterations: int, phi: Tensor) -> Tensor:
         """Train all children together; see ``Children.advance``."""
@@ -139,12 +143,23 @@ class StackedChildren(Children):
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
         """Outputs of every child [N, V, …]."""
         state = self._which(weights)
-        shared = all(tensor is inputs[0] for tensor in inputs)
-        sets = inputs[:1] if shared else inputs
-        parts = []
-        for some in zip(*(tensor.split(self._chunk) for tensor in sets), strict=True):
-            parts.append(self._evaluate(state, some[0] if shared else torch.stack(some), shared))
+        if all(tensor is inputs[0] for tensor in inputs):
+            parts = [self._evaluate(state, chunk, shared=True) for chunk in inputs[0].split(self._chunk)]
+        else:
+            parts = [self._evaluate(state, chunk, shared=False) for chunk in self._chunks(inputs)]
         return torch.cat(parts, 1)
+
+    def _chunks(self, inputs: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The children's own inputs, stacked [N, v, …]; sets that come again and again are stacked once."""
+        if sum(tensor.nbytes for tensor in inputs) > KEPT:
+            yield from (torch.stack(some) for some in zip(*(t.split(self._chunk) for t in inputs), strict=True))
+            return
+        same = (whole for sets, whole in self._kept if all(a is b for a, b in zip(sets, inputs, strict=True)))
+        stacked = next(same, None)
+        if stacked is None:
+            stacked = torch.stack(list(inputs))
+            self._kept = [(list(inputs), stacked), *self._kept[:1]]
+        yield from stacked.split(self._chunk, 1)
 
     def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
         with autocast(self._device, self._recipe.precision):
