@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lossalign.children.base import LossFunction, Member, Weights
+from lossalign.children.base import LossFunction, Member
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.children.stacked import Lift, StackedChildren, State
 
@@ -60,7 +60,7 @@ class CompiledChildren(StackedChildren):
         self._replay: Callable[[], None] | None = None
         self._forward: Callable[..., Tensor] | None = None
         self._eager = False
-        self._chunk = 0
+        self._size = 0
         self._phi = torch.empty(0)
         self._drawn: tuple[Tensor, ...] = ()
         self._rate, self._decay = (torch.zeros((), device=self._device) for _ in range(2))
@@ -166,21 +166,20 @@ class CompiledChildren(StackedChildren):
         for tensor, value in zip(self._changing(), before, strict=True):
             tensor.copy_(value)
 
-    @torch.no_grad()
-    def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
-        """Outputs of every child [N, V, …]."""
-        if len(inputs[0]) >= 2 * self._chunk:
-            self._chunk = min(CHUNK, len(inputs[0]))
-        return super().outputs(inputs, weights)
+    def _chunk(self, inputs: Tensor) -> int:
+        """Samples of each child in one forward pass; another size, if a set is much larger than those before."""
+        if len(inputs) >= 2 * self._size:
+            self._size = min(CHUNK, len(inputs), super()._chunk(inputs))
+        return self._size
 
     def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
         if self._eager:
             return super()._evaluate(state, inputs, shared)
         axis = 0 if shared else 1
         size = inputs.shape[axis]
-        if size < self._chunk:
+        if size < self._size:
             last = inputs.narrow(axis, 0, 1)
-            inputs = torch.cat([inputs, last.repeat_interleave(self._chunk - size, axis)], axis)
+            inputs = torch.cat([inputs, last.repeat_interleave(self._size - size, axis)], axis)
         try:
             self._forward = self._forward or torch.compile(super()._evaluate, dynamic=False)
             outputs = self._forward(state, inputs, shared)

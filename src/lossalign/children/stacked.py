@@ -14,6 +14,9 @@ from lossalign.children.feed import Feed
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
+AT_ONCE = 2**27
+"""Bytes of inputs of all children in one forward pass of an evaluation; activations are many times as large."""
+
 KEPT = 2**30
 """Bytes of stacked validation inputs that are kept; more are stacked whenever they are evaluated."""
 
@@ -89,7 +92,7 @@ class StackedChildren(Children):
         self._averaged = {name: tensor.detach().clone() for name, tensor in self._state.items()}
         self._best = {name: tensor.clone() for name, tensor in self._averaged.items()}
         self._feed = Feed(members, self._device)
-        self._members, self._chunk = members, CHUNK
+        self._members = members
         self._kept: list[tuple[list[Tensor], Tensor]] = []
 
     def advance(self, iterations: int, phi: Tensor) -> Tensor:
@@ -142,24 +145,28 @@ class StackedChildren(Children):
     @torch.no_grad()
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
         """Outputs of every child [N, V, …]."""
-        state = self._which(weights)
+        state, size = self._which(weights), self._chunk(inputs[0])
         if all(tensor is inputs[0] for tensor in inputs):
-            parts = [self._evaluate(state, chunk, shared=True) for chunk in inputs[0].split(self._chunk)]
+            parts = [self._evaluate(state, chunk, shared=True) for chunk in inputs[0].split(size)]
         else:
-            parts = [self._evaluate(state, chunk, shared=False) for chunk in self._chunks(inputs)]
+            parts = [self._evaluate(state, chunk, shared=False) for chunk in self._stacked(inputs, size)]
         return torch.cat(parts, 1)
 
-    def _chunks(self, inputs: Sequence[Tensor]) -> Iterator[Tensor]:
+    def _chunk(self, inputs: Tensor) -> int:
+        """Samples of each child in one forward pass."""
+        return max(1, min(CHUNK, AT_ONCE // (self.count * max(1, inputs[0].nbytes))))
+
+    def _stacked(self, inputs: Sequence[Tensor], size: int) -> Iterator[Tensor]:
         """The children's own inputs, stacked [N, v, …]; sets that come again and again are stacked once."""
         if sum(tensor.nbytes for tensor in inputs) > KEPT:
-            yield from (torch.stack(some) for some in zip(*(t.split(self._chunk) for t in inputs), strict=True))
+            yield from (torch.stack(some) for some in zip(*(tensor.split(size) for tensor in inputs), strict=True))
             return
         same = (whole for sets, whole in self._kept if all(a is b for a, b in zip(sets, inputs, strict=True)))
         stacked = next(same, None)
         if stacked is None:
             stacked = torch.stack(list(inputs))
             self._kept = [(list(inputs), stacked), *self._kept[:1]]
-        yield from stacked.split(self._chunk, 1)
+        yield from stacked.split(size, 1)
 
     def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
         with autocast(self._device, self._recipe.precision):
