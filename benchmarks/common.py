@@ -9,6 +9,7 @@ import time
 import torch
 
 from lossalign.children import Member
+from lossalign.control import LearningController, default
 from lossalign.core import generator
 from lossalign.data import BatchStream, Dataset, fit_transform
 from lossalign.models import build_model
@@ -60,6 +61,18 @@ def members(model, data, batch, children, device):
         )
 
     return [member(child) for child in range(children)]
+
+
+def controller(loss, children=1, preset=None, device="cpu"):
+    """A learning controller of all parameters of a loss."""
+    return LearningController(
+        loss.spec,
+        children=children,
+        preset=preset or default(),
+        statistics=loss.num_statistics,
+        generator=generator(0, "controller"),
+        device=device,
+    )
 
 
 def facts(device):

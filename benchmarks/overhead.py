@@ -23,10 +23,10 @@ import time
 from dataclasses import replace
 
 import torch
-from common import images, last_line, members, seconds, table, wait
+from common import controller, images, last_line, members, seconds, table, wait
 
 from lossalign.children import Recipe, make_children
-from lossalign.control import LearningController, default
+from lossalign.control import default
 from lossalign.core import generator
 from lossalign.losses import AlignedLoss
 from lossalign.metrics import AUCPR, BalancedError, MacroF1, TopKError, class_sensitivity
@@ -68,23 +68,16 @@ def controller_row(classes, device, held=0.0):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         held = megabytes(device)
-    controller = LearningController(
-        loss.spec,
-        children=1,
-        preset=default(),
-        statistics=loss.num_statistics,
-        generator=generator(0, "controller"),
-        device=device,
-    )
+    ours = controller(loss, device=device)
 
     def look():
         errors = measure(metric, outputs, targets, 1)
         return observe(loss, metric, outputs, targets, errors, progress=0.5, device=device)
 
     for _ in range(default().replay + default().returns + 1):
-        controller.step(look())
+        ours.step(look())
     looking, seen = milliseconds(look, device)
-    stepping, _ = milliseconds(lambda: controller.step(seen), device)
+    stepping, _ = milliseconds(lambda: ours.step(seen), device)
     return {
         "classes": classes,
         "parameters": loss.spec.size,
@@ -117,16 +110,9 @@ def alignment_row(children, device):
 
     def population(evaluations):
         preset = replace(default(), evaluations=evaluations)
-        controller = LearningController(
-            loss.spec,
-            children=children,
-            preset=preset,
-            statistics=loss.num_statistics,
-            generator=generator(0, "controller"),
-        )
         return Population(
             ours,
-            [controller],
+            [controller(loss, children, preset)],
             loss=loss,
             metric=BalancedError(),
             reward=validation,

@@ -14,10 +14,10 @@ import itertools
 import sys
 
 import torch
-from common import images, last_line, members, seconds, table
+from common import controller, images, last_line, members, seconds, table
 
 from lossalign.children import Recipe, make_children
-from lossalign.control import LearningController, default
+from lossalign.control import default
 from lossalign.core import generator
 from lossalign.losses import AlignedLoss
 from lossalign.metrics import BalancedError
@@ -48,18 +48,11 @@ def by_classes(device, groups):
         targets = (torch.arange(5000) % classes)[None].to(device)
         loss, metric = AlignedLoss(classes, groups).to(device), BalancedError()
         where = device if loss.spec.size >= 400 else "cpu"
-        controller = LearningController(
-            loss.spec,
-            children=1,
-            preset=default(),
-            statistics=loss.num_statistics,
-            generator=generator(0, "controller"),
-            device=where,
-        )
+        mover = controller(loss, device=where)
 
-        def step(outputs=outputs, targets=targets, loss=loss, metric=metric, controller=controller, where=where):
+        def step(outputs=outputs, targets=targets, loss=loss, metric=metric, mover=mover, where=where):
             errors = measure(metric, outputs, targets, 1)
-            controller.step(observe(loss, metric, outputs, targets, errors, progress=0.5, device=where))
+            mover.step(observe(loss, metric, outputs, targets, errors, progress=0.5, device=where))
 
         for _ in range(default().replay + default().returns + 1):
             step()

@@ -14,13 +14,20 @@ settings.load_profile("steady")
 
 
 AND_LEAVE = """
-import os, runpy, sys
+import datetime, os, runpy, sys
+import torch
 sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(sys.argv[0])
+rank, count, meeting = sys.argv[1:4]
+torch.set_num_threads(1)
+minute = datetime.timedelta(minutes=1)
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + meeting, rank=int(rank), world_size=int(count), timeout=minute
+)
 runpy.run_path(sys.argv[0], run_name="__main__")
 os._exit(0)
 """
-"""Runs a script and leaves at once: threads of a process group now and then abort a busy process on its way out."""
+"""Joins the ranks, runs a script and leaves at once: a group's threads now and then abort a busy process on its way."""
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,10 @@
 """Children spread over three processes are those of one process, bit for bit."""
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from lossalign.children.distributed import DistributedChildren
 from lossalign.core import InputError, Ranks
@@ -112,10 +110,6 @@ def _caught(work):
 def _main(rank, count, meeting, folder):
     from conftest import INPUTS, build, offsets  # beside this script
 
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=timedelta(minutes=1)
-    )
-    torch.set_num_threads(1)
     made, streams = [], []
 
     def make(rows):

@@ -1,12 +1,10 @@
 """Ranks: who owns which rows, what travels, and how one rank's mistake reaches the others."""
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,9 +102,6 @@ def _fail(error):
 
 
 def _main(rank, count, meeting, folder):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=timedelta(minutes=1)
-    )
     ranks, found = Ranks.current(), {}
     found["gathered"] = {
         dtype: ranks.gather(torch.full((rank + 1, 2), rank).to(dtype))

@@ -3,12 +3,10 @@
 import re
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -93,7 +91,8 @@ def test_what_the_sampler_repeats_is_counted_once(two):
 
 
 def test_the_best_weights_load_into_the_plain_network(two):
-    network().load_state_dict(two[1]["sharded"]["best"])
+    found = network().load_state_dict(two[1]["sharded"]["best"], strict=False)
+    assert found.missing_keys == found.unexpected_keys == []
 
 
 def test_another_seed_on_one_rank_is_found_out(two):
@@ -130,10 +129,6 @@ def _caught(work):
 
 
 def _main(rank, count, meeting, folder):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=timedelta(minutes=1)
-    )
-    torch.set_num_threads(1)
     whole = DataLoader(VALIDATION, 16)
     part = DataLoader(VALIDATION, 16, sampler=DistributedSampler(VALIDATION, shuffle=False))
     halves = [(INPUTS[60 + rank :: 2], TARGETS[60 + rank :: 2])]  # 22 and 21 samples

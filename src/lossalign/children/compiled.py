@@ -33,7 +33,7 @@ class CompiledChildren(StackedChildren):
     """``StackedChildren`` whose iteration is compiled and captured once, and then replayed.
 
     Φ, the learning rate and the decay of the averages are numbers on the device: they change without a new capture.
-    Where compiling fails, or gives other losses than the eager step, training goes on eagerly after one warning.
+    Where compiling fails, or the step does not do what the eager one does, training goes on eagerly after one warning.
 
     Args:
         members: the children to be, all of one architecture.
@@ -178,8 +178,8 @@ class CompiledChildren(StackedChildren):
         axis = 0 if shared else 1
         size = inputs.shape[axis]
         if size < self._size:
-            last = inputs.narrow(axis, 0, 1)
-            inputs = torch.cat([inputs, last.repeat_interleave(self._size - size, axis)], axis)
+            filler = inputs.narrow(axis, 0, 1)
+            inputs = torch.cat([inputs, filler.repeat_interleave(self._size - size, axis)], axis)
         try:
             self._forward = self._forward or torch.compile(super()._evaluate, dynamic=False)
             outputs = self._forward(state, inputs, shared)
