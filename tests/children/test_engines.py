@@ -260,3 +260,32 @@ def test_no_children_are_refused(engine_class: Callable[..., Children]) -> None:
     none: list[Member] = []
     with pytest.raises(InputError, match="children=0: train at least 1"):
         engine_class(none, lambda outputs, targets, phi: outputs, Recipe(iterations=1))
+
+
+def test_heirs_go_on_from_their_parents_training_state(
+    engine: str, build: Build, offsets: Callable[..., Tensor]
+) -> None:
+    children, phi = build(engine), offsets(3)
+    trained(children, phi)
+    before = [children.training_state(child) for child in range(3)]
+    before = [{kind: {name: t.clone() for name, t in part.items()} for kind, part in one.items()} for one in before]
+    best = [{name: t.clone() for name, t in children.child_state(child, "best").items()} for child in range(3)]
+    children.inherit(torch.tensor([2, 1, 0]))
+    for child, parent in enumerate((2, 1, 0)):
+        for kind, part in children.training_state(child).items():
+            assert all(torch.equal(tensor, before[parent][kind][name]) for name, tensor in part.items())
+        own = children.child_state(child, "best")
+        assert all(torch.equal(tensor, best[child][name]) for name, tensor in own.items()), (
+            "best weights stay one's own"
+        )
+
+
+def test_an_heir_trains_as_its_parent_would_on_the_same_batches(engine: str, build: Build) -> None:
+    phi = torch.zeros(3, 3)
+    children = build(engine, seeds=(5, 5, 7))
+    children.advance(3, phi)
+    children.inherit(torch.tensor([0, 2, 2]))
+    children.advance(2, phi)
+    states = [children.child_state(child, "raw") for child in range(3)]
+    assert any(not torch.equal(states[1][name], states[2][name]) for name in states[1]), "batches stay one's own"
+    assert any(not torch.equal(states[1][name], states[0][name]) for name in states[1])

@@ -24,6 +24,10 @@ def result(gap, half, higher=False, policies=5):
         baseline="fixed",
         rows=rows,
         last=rows,
+        against_ala={},
+        train_error={},
+        cost={},
+        kept={},
         learnable=None,
         files=[],
     )

@@ -347,3 +347,36 @@ def test_a_state_is_loaded_onto_the_device(spec: ParameterSpec, look: Look) -> N
     large = [state["phi"], *state["memory"].values(), *(t[name] for t in kept for name in ("states", "actions"))]
     assert {tensor.device.type for tensor in large} == {"meta"}
     assert {t[name].device.type for t in kept for name in ("returns", "valid")} == {"cpu"}
+
+
+def test_cooling_shrinks_the_step_with_what_is_left_of_the_run(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec, switch(default(), {"cooling": 1.0, "reset": None}))
+    before = one.phi
+    seen = look(0)
+    one.step(Observation(**{**vars(seen), "progress": 0.75}))
+    moves = ((one.phi - before) / spec.step).abs()
+    assert set(moves.flatten().round(decimals=4).tolist()) == {0.0, 0.25}
+
+
+def test_antithetic_neighbours_move_oppositely_under_an_even_policy(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec, switch(default(), {"antithetic": True}), children=4)
+    for parameter in one.policy.parameters():
+        parameter.data.zero_()
+    one.step(look(0, children=4))
+    moves = one.phi - spec.initial
+    assert (moves[1::2] * moves[::2] < 0).any()
+    assert (moves[1::2] * moves[::2] <= 0).all()
+
+
+def test_the_worst_inherit_phi_and_weights_of_the_best_and_are_paid_from_there(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec, switch(default(), {"inherit": 2, "reset": None}), children=4)
+    one.step(look(0, torch.tensor([0.4, 0.3, 0.2, 0.1]), children=4))
+    assert one.parents is None
+    before = one.phi
+    one.step(look(1, torch.tensor([0.9, 0.3, 0.2, 0.1]), children=4))
+    assert one.parents is not None
+    assert one.parents.tolist() == [3, 1, 2, 3]
+    reach = (one.phi - before[one.parents]).abs()
+    assert (reach <= spec.step + 1e-6).all()
+    reward = one.step(look(2, torch.tensor([0.1, 0.3, 0.2, 0.1]), children=4))["reward"]
+    torch.testing.assert_close(reward, torch.zeros(4))

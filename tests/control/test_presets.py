@@ -30,6 +30,10 @@ SHARED = {
     "batch": 256,
     "learning_rate": 1e-3,
     "history": 10,
+    "cooling": 0.0,
+    "antithetic": False,
+    "inherit": 0,
+    "heirs": 0.25,
     "hidden": (32, 32),
     "parameters": 4096,
 }

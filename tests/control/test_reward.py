@@ -187,5 +187,17 @@ def test_a_reward_goes_on_exactly_from_its_state(name: str, children: int) -> No
 
 
 def test_unknown_rewards_are_refused() -> None:
-    with pytest.raises(InputError, match=r"reward='rank': choose from \('sign', 'relative'\)"):
-        make_reward("rank")
+    with pytest.raises(InputError, match=r"reward='best': choose from \('sign', 'relative', 'rank', 'level'\)"):
+        make_reward("best")
+
+
+def test_a_rank_does_not_say_how_much_better() -> None:
+    before, after = torch.full((4,), 0.5), torch.tensor([0.1, 0.39, 0.4, 0.6])
+    reward = make_reward("rank")(before, after)
+    assert reward.argsort(descending=True).tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(reward.diff(), reward.diff()[:1].expand(3))
+
+
+def test_a_level_pays_who_stands_better_however_it_got_there() -> None:
+    reward = make_reward("level")(torch.tensor([0.1, 0.9]), torch.tensor([0.3, 0.4]))
+    assert reward[0] > 0 > reward[1]

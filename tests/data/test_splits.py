@@ -204,3 +204,27 @@ class TestSplit:
         test = Dataset(name="t", inputs=torch.zeros(2, 7), targets=torch.tensor([0, 1]), class_names=("c0", "c1"))
         with pytest.raises(InputError, match="load both the same way"):
             split(of_counts([9, 9]), reward_per_class=1, selection_per_class=1, test=test, generator=generator(0))
+
+
+class TestRewardOutOfTheTrainingPart:
+    def test_it_is_as_long_tailed_and_training_keeps_the_rest(self):
+        data = of_counts([600, 600, 600])
+        whole = split(data, reward_per_class=1, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+                      generator=generator(0))  # fmt: skip
+        cut = split(data, reward_of_train=0.2, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+                    generator=generator(0))  # fmt: skip
+        assert whole.train.counts.tolist() == [400, 100, 25]
+        assert cut.reward.counts.tolist() == [80, 20, 5]
+        assert cut.train.counts.tolist() == [320, 80, 20]
+
+    def test_train_and_reward_together_are_both_and_nothing_else(self):
+        parts = split(of_counts([50, 40]), reward_of_train=0.2, selection_per_class=3, test_per_class=4,
+                      generator=generator(0))  # fmt: skip
+        assert sorted(ids(parts.train_and_reward)) == sorted(ids(parts.train) + ids(parts.reward))
+        assert not set(ids(parts.train_and_reward)) & set(ids(parts.selection) + ids(parts.test))
+
+    @pytest.mark.parametrize(("share", "counts_"), [(0.0, [50, 50]), (1.0, [50, 50]), (0.2, [50, 12])])
+    def test_what_cannot_be_taken_is_refused(self, share, counts_):
+        with pytest.raises(InputError, match="reward_of_train"):
+            split(of_counts(counts_), reward_of_train=share, selection_per_class=3, test_per_class=4,
+                  generator=generator(0))  # fmt: skip

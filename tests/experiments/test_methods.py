@@ -1,11 +1,13 @@
 """Each method does what its name says: which Φ it trains under, and on which data it may look."""
 
 import json
+import re
 
 import pytest
 import torch
 from safetensors import safe_open
 
+from lossalign.core import InputError
 from lossalign.experiments import METHODS, fit
 from lossalign.experiments import score as score_module
 from lossalign.experiments.populations import build
@@ -104,4 +106,119 @@ def test_a_fraction_for_validation_replaces_the_numbers_per_class():
 
 def test_every_method_has_a_controller_or_starts_from_one():
     for method in METHODS.values():
-        assert (method.controller is None) == (method.after is not None)
+        assert (method.controller is None) == (method.derived is not None) == bool(method.after)
+
+
+class TestWrittenMethods:
+    def test_switches_give_a_method_a_preset_of_its_own(self):
+        methods = ("fixed", "ala", "ala:returns=1", "ala:groups=weights,offsets")
+        experiment = build(recipe_for("digits-lt", methods=methods, **SMALL))
+        assert list(experiment.populations) == ["aligned"]
+        assert {arm.method for arm in experiment.arms} == set(methods)
+        for _ in range(4):
+            experiment.populations["aligned"].step()
+        weights = experiment.losses["aligned"].spec.slices["weights"]
+        moved = {arm.method: bool(experiment.controller(arm).phi[:, weights].any()) for arm in experiment.arms}
+        assert moved == {"fixed": False, "ala": False, "ala:returns=1": False, "ala:groups=weights,offsets": True}
+
+    def test_what_is_measured_in_another_way_is_a_population_of_its_own(self):
+        methods = ("fixed", "ala", "ala:evaluations=1", "ala:average=4,evaluations=1")
+        experiment = build(recipe_for("digits-lt", methods=methods, **SMALL))
+        names = {arm.method: arm.population for arm in experiment.arms}
+        assert names["fixed"] == names["ala"] == "aligned"
+        assert names["ala:evaluations=1"] == "aligned-evaluations=1"
+        assert names["ala:average=4,evaluations=1"] == "aligned-average=4.0-evaluations=1"
+
+    def test_and_val_trains_on_the_reward_split_too_and_leaves_the_others_alone(self):
+        settings = {**SMALL, "methods": ("fixed", "fixed+val", "logit-adjustment+val")}
+        among, alone = (
+            build(recipe_for("digits-lt", **{**settings, "methods": m})) for m in (settings["methods"], ("fixed",))
+        )
+        for experiment in (among, alone):
+            experiment.populations["aligned"].step()
+        children, single = among.populations["aligned"].children, alone.populations["aligned"].children
+        arms = {arm.method: arm for arm in among.arms}
+        plain, more = (children.child_state(arms[name].start, "raw") for name in ("fixed", "fixed+val"))
+        assert any(not torch.equal(plain[name], more[name]) for name in plain)
+        for name, tensor in single.child_state(0, "raw").items():
+            torch.testing.assert_close(plain[name], tensor)
+        counts = among.data[0].splits.train_and_reward.counts.float().log()
+        offsets = among.losses["aligned"].spec.slices["offsets"]
+        told = among.controller(arms["logit-adjustment+val"]).phi[0][offsets]
+        torch.testing.assert_close(told, counts - counts.mean())
+
+    @pytest.mark.parametrize(
+        ("written", "sentence"),
+        [
+            ("nobody", "method 'nobody' is unknown"),
+            ("ala+val", "looks at that split"),
+            ("proportional-rule+val", "looks at that split"),
+            ("best-of-fixed:returns=1", "has no switches"),
+            ("ala:nothing=1", "switch 'nothing=1'"),
+            ("guarded-ala", "add it to the methods"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, written, sentence):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            build(recipe_for("digits-lt", methods=("fixed", written), **SMALL))
+
+
+class TestGuard:
+    def scored(self, errors):
+        methods = ("ala", "fixed", "guarded-ala", "best-of-fixed")
+        experiment = build(recipe_for("digits-lt", methods=methods, **{**SMALL, "seeds": 2}))
+        population = experiment.populations["aligned"]
+        population.step()
+        for arm in experiment.arms:
+            population._best[arm.rows] = errors[arm.method, arm.seed]
+        return experiment, score_module.score(experiment, final=False)
+
+    def test_it_keeps_what_the_selection_split_prefers_policy_by_policy(self):
+        half = torch.tensor([0.5, 0.5])
+        errors = {("ala", 0): half, ("fixed", 0): half + 0.1, ("ala", 1): half, ("fixed", 1): half - 0.1}
+        experiment, scores = self.scored(errors)
+        assert [score_module.kept(experiment, seed).method for seed in (0, 1)] == ["ala", "fixed"]
+        assert scores.best["guarded-ala"].tolist() == [scores.best["ala"][0], scores.best["fixed"][1]]
+
+    def test_in_doubt_it_does_not_adapt(self):
+        errors = {(method, seed): torch.tensor([0.5, 0.5]) for method in ("ala", "fixed") for seed in (0, 1)}
+        experiment, _ = self.scored(errors)
+        assert {score_module.kept(experiment, seed).method for seed in (0, 1)} == {"fixed"}
+
+    def test_the_best_child_alone_is_scored(self):
+        errors = {(method, seed): torch.tensor([0.5, 0.4]) for method in ("ala", "fixed") for seed in (0, 1)}
+        experiment, scores = self.scored(errors)
+        arm = next(arm for arm in experiment.arms if (arm.method, arm.seed) == ("fixed", 0))
+        outputs = experiment.populations["aligned"].children.outputs(
+            [experiment.data[a.seed].selection.inputs for a in experiment.arms for _ in range(a.children)], "best"
+        )
+        value = experiment.metric(outputs[arm.start + 1], experiment.data[0].selection.targets)
+        assert scores.best["best-of-fixed"][0] == pytest.approx(float(value))
+
+
+class TestRecipeFiles:
+    def test_a_file_is_a_task_with_fields(self, tmp_path):
+        file = tmp_path / "mine.toml"
+        file.write_text('task = "digits-lt"\nchildren = 3\nmethods = ["fixed", "ala:returns=1"]\n')
+        assert recipe_for(str(file)) == recipe_for("digits-lt", children=3, methods=("fixed", "ala:returns=1"))
+        assert recipe_for(str(file), children=4).children == 4
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("children = 3", "must name its task"),
+            ('task = "other.toml"', "must name its task"),
+            ("task = ", "is not TOML"),
+            ('task = "digits"\n[more]\nx = 1', "'more' is a table"),
+            ('task = "digits"\nchild = 1', "'child' is not a field of a run"),
+        ],
+    )
+    def test_a_wrong_file_is_one_sentence(self, tmp_path, text, sentence):
+        file = tmp_path / "wrong.toml"
+        file.write_text(text)
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            recipe_for(str(file))
+
+    def test_a_missing_file_is_one_sentence(self):
+        with pytest.raises(InputError, match="cannot be read"):
+            recipe_for("missing.toml")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lossalign.experiments.analysis import learnable, r_squared
-from lossalign.experiments.statistics import paired, t_quantile
+from lossalign.experiments.statistics import holm, paired, t_quantile, table
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 200])
@@ -77,3 +77,27 @@ def test_too_few_decisions_are_no_answer():
     phi, rewards = walk(effect=1.0, steps=6, children=1)
     assert learnable(phi, rewards, horizon=5) is None
     assert learnable(phi, rewards, horizon=10) is None
+
+
+def test_the_p_value_is_scipys_paired_t_test():
+    rng = np.random.default_rng(1)
+    values, baseline = rng.normal(size=6), rng.normal(size=6)
+    assert paired(values, baseline, True).p == pytest.approx(stats.ttest_rel(values, baseline).pvalue, rel=1e-3)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_keeps_the_order_and_lies_between_nothing_and_bonferroni(p):
+    corrected = holm(p)
+    assert all(a <= b <= min(1.0, len(p) * a) + 1e-12 for a, b in zip(p, corrected, strict=True))
+    order = np.argsort(p, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= 0).all()
+
+
+def test_a_table_corrects_for_its_rows():
+    rng = np.random.default_rng(2)
+    values = {name: rng.normal(size=5) for name in ("fixed", "a", "b")}
+    rows = table(values, "fixed", higher_is_better=False)
+    alone = {name: paired(values[name], values["fixed"], False).p for name in ("a", "b")}
+    assert rows["fixed"].p is None
+    assert min(rows["a"].p, rows["b"].p) == pytest.approx(min(1, 2 * min(alone.values())))
+    assert max(rows["a"].p, rows["b"].p) >= max(alone.values())

@@ -10,7 +10,15 @@ import torch
 
 from lossalign.core import Controller, Observation, ParameterSpec, generator
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
-from lossalign.rivals import confusion_matrix, designed, fixed, logit_adjustment, proportional_rule, random_matrix
+from lossalign.rivals import (
+    PopulationBasedController,
+    confusion_matrix,
+    designed,
+    fixed,
+    logit_adjustment,
+    proportional_rule,
+    random_matrix,
+)
 
 CHILDREN = 3
 ALIGNED, PRINTED = AlignedLoss(4, groups=("weights", "offsets")).spec, ClassCorrelationLoss(4).spec
@@ -25,6 +33,12 @@ MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
     "deferred": (ALIGNED, deferred),
     "proportional rule": (ALIGNED, lambda seed: proportional_rule(ALIGNED, children=CHILDREN)),
     "random matrix": (PRINTED, lambda seed: random_matrix(PRINTED, children=CHILDREN, generator=generator(seed))),
+    "population based": (
+        ALIGNED,
+        lambda seed: PopulationBasedController(
+            ALIGNED, children=CHILDREN, groups=("offsets",), generator=generator(seed)
+        ),
+    ),
     "confusion matrix": (PRINTED, lambda seed: confusion_matrix(PRINTED, children=CHILDREN)),
 }
 RIVALS = pytest.mark.parametrize(("spec", "make"), list(MAKERS.values()), ids=list(MAKERS))

@@ -37,6 +37,7 @@ class Constant:
 
     def __init__(self, *rows: float, parameters: int = 10) -> None:
         self.phi = torch.tensor(rows)[:, None].expand(-1, parameters)
+        self.parents: Tensor | None = None
         self.seen: list[Observation] = []
 
     def step(self, seen: Observation) -> dict[str, Tensor]:

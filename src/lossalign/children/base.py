@@ -79,6 +79,21 @@ class Children(ABC):
         """A plain ``state_dict`` of one child."""
 
     @abstractmethod
+    def training_state(self, child: int) -> dict[str, dict[str, Tensor]]:
+        """What one child has become: ``weights``, ``averaged`` and ``momenta`` by name."""
+
+    @abstractmethod
+    def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
+        """Let one child go on from there, with its own batches, random state and best weights."""
+
+    def inherit(self, parents: Tensor) -> None:
+        """Every child goes on from the training state of child ``parents[i]`` [N]."""
+        heirs = [(child, parent) for child, parent in enumerate(parents.tolist()) if parent != child]
+        given = {parent: copied(self.training_state(parent)) for _, parent in heirs}
+        for child, parent in heirs:
+            self.load_training_state(child, given[parent])
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, the same form for every engine.
 
@@ -89,6 +104,18 @@ class Children(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
+
+
+def copied(value: Any, device: torch.device | str | None = None) -> Any:
+    """Nested dictionaries and lists with their tensors copied (to ``device``): a slice of a stacked tensor would travel
+    with all of it."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device or value.device, copy=True)
+    if isinstance(value, dict):
+        return {name: copied(part, device) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(copied(part, device) for part in value)
+    return value
 
 
 def check_state(state: dict[str, Any], count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lossalign.children.base import Children, Weights, check_state
+from lossalign.children.base import Children, Weights, check_state, copied
 from lossalign.core import Ranks
 
 
@@ -49,29 +49,35 @@ class DistributedChildren(Children):
 
     def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
         """A plain ``state_dict`` of one child, on the CPU of every rank."""
-        owner = next(rank for rank, rows in enumerate(self._shards) if child < rows.stop)
         here = child - self._mine.start
-        state: dict[str, Tensor] = self.ranks.on(owner, lambda: _copied(self.local.child_state(here, weights)))
+        state: dict[str, Tensor] = self.ranks.on(
+            self._owner(child), lambda: copied(self.local.child_state(here, weights), "cpu")
+        )
         return state
+
+    def training_state(self, child: int) -> dict[str, dict[str, Tensor]]:
+        """Weights, averages and momenta of one child, on the CPU of every rank."""
+        here = child - self._mine.start
+        state: dict[str, dict[str, Tensor]] = self.ranks.on(
+            self._owner(child), lambda: copied(self.local.training_state(here), "cpu")
+        )
+        return state
+
+    def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
+        """Let one child go on from there, on the rank where it lives."""
+        if self._owner(child) == self.ranks.rank:
+            self.local.load_training_state(child - self._mine.start, state)
+
+    def _owner(self, child: int) -> int:
+        return next(rank for rank, rows in enumerate(self._shards) if child < rows.stop)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all children on rank 0, as one process would give it; elsewhere without members."""
         state = self.ranks.guarded(self.local.state_dict)
-        return {**state, "members": self.ranks.collect(_copied(state["members"]))}
+        return {**state, "members": self.ranks.collect(copied(state["members"], "cpu"))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from the state of all children, saved by any number of ranks."""
         check_state(state, self.count)
         self.local.load_state_dict({**state, "members": state["members"][self._mine]})
         self.iteration = self.local.iteration
-
-
-def _copied(value: Any) -> Any:
-    """Tensors copied to the CPU; a slice of a stacked tensor would travel with all of it."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {name: _copied(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(part) for part in value)
-    return value

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lossalign.children.base import CHUNK, Children, IsolatedRng, LossFunction, Member, Weights, autocast, check_state
+from lossalign.children.base import (
+    CHUNK,
+    Children,
+    IsolatedRng,
+    LossFunction,
+    Member,
+    Weights,
+    autocast,
+    check_state,
+    copied,
+)
 from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
@@ -28,8 +38,8 @@ class SequentialChildren(Children):
         self._streams = [member.stream() for member in members]
         self._rngs = [IsolatedRng(member.seed, self._device) for member in members]
         self._momenta = [[torch.zeros_like(p) for p in _trained(model)] for model in self._models]
-        self._averaged = [_copied(model.state_dict()) for model in self._models]
-        self._best = [_copied(state) for state in self._averaged]
+        self._averaged: list[dict[str, Tensor]] = [copied(dict(model.state_dict())) for model in self._models]
+        self._best: list[dict[str, Tensor]] = copied(self._averaged)
 
     def advance(self, iterations: int, phi: Tensor) -> Tensor:
         """Train child after child; see ``Children.advance``."""
@@ -73,7 +83,7 @@ class SequentialChildren(Children):
     def keep_best(self, better: Tensor) -> None:
         """Copy averaged weights to best where ``better`` [N]."""
         for child in better.nonzero().flatten().tolist():
-            self._best[child] = _copied(self._averaged[child])
+            self._best[child] = copied(self._averaged[child])
 
     def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
         """A plain ``state_dict`` of one child."""
@@ -81,16 +91,29 @@ class SequentialChildren(Children):
             return _detached(self._models[child].state_dict())
         return self._averaged[child] if weights == "averaged" else self._best[child]
 
+    def training_state(self, child: int) -> dict[str, dict[str, Tensor]]:
+        """Weights, averages and momenta of one child."""
+        return {
+            "weights": self.child_state(child, "raw"),
+            "averaged": self._averaged[child],
+            "momenta": dict(zip(_trained_names(self._models[child]), self._momenta[child], strict=True)),
+        }
+
+    def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
+        """Let one child go on from there."""
+        self._models[child].load_state_dict(state["weights"])
+        self._averaged[child] = copied(state["averaged"], self._device)
+        momenta = [state["momenta"][name] for name in _trained_names(self._models[child])]
+        self._momenta[child] = copied(momenta, self._device)
+
     def state_dict(self) -> dict[str, Any]:
         """Every child's weights, momenta, averages, best weights, stream and random state."""
         return {
             "iteration": self.iteration,
             "members": [
                 {
-                    "weights": self.child_state(child, "raw"),
-                    "averaged": self._averaged[child],
+                    **self.training_state(child),
                     "best": self._best[child],
-                    "momenta": dict(zip(_trained_names(self._models[child]), self._momenta[child], strict=True)),
                     "stream": self._streams[child].state_dict(),
                     "rng": self._rngs[child].state,
                 }
@@ -101,13 +124,10 @@ class SequentialChildren(Children):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
         check_state(state, self.count)
-        self.iteration, to = state["iteration"], self._device
+        self.iteration = state["iteration"]
         for child, member in enumerate(state["members"]):
-            self._models[child].load_state_dict(member["weights"])
-            self._averaged[child] = {name: t.to(to, copy=True) for name, t in member["averaged"].items()}
-            self._best[child] = {name: t.to(to, copy=True) for name, t in member["best"].items()}
-            momenta = [member["momenta"][name] for name in _trained_names(self._models[child])]
-            self._momenta[child] = [momentum.to(to, copy=True) for momentum in momenta]
+            self.load_training_state(child, member)
+            self._best[child] = copied(member["best"], self._device)
             self._streams[child].load_state_dict(copy.deepcopy(member["stream"]))
             if member["rng"].keys() == self._rngs[child].state.keys():
                 self._rngs[child].state = {name: t.cpu().clone() for name, t in member["rng"].items()}
@@ -123,7 +143,3 @@ def _trained(model: nn.Module) -> list[Tensor]:
 
 def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in state.items()}
-
-
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}

@@ -190,6 +190,26 @@ class StackedChildren(Children):
         state = self._which(weights)
         return {name: state[stacked][child].detach() for name, stacked in self._lift.names.items()}
 
+    def training_state(self, child: int) -> dict[str, dict[str, Tensor]]:
+        """Weights, averages and momenta of one child."""
+        return {
+            "weights": self.child_state(child, "raw"),
+            "averaged": self.child_state(child, "averaged"),
+            "momenta": {n: m[child] for n, m in zip(self._lift.trained, self._momenta, strict=True)},
+        }
+
+    @torch.no_grad()
+    def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
+        """Let one child go on from there."""
+        self._load(self._state, child, state["weights"])
+        self._load(self._averaged, child, state["averaged"])
+        for name, momentum in zip(self._lift.trained, self._momenta, strict=True):
+            momentum[child].copy_(state["momenta"][name])
+
+    def _load(self, mine: State, child: int, theirs: dict[str, Tensor]) -> None:
+        for name, stacked in self._lift.names.items():
+            mine[stacked][child].copy_(theirs[name])
+
     def state_dict(self) -> dict[str, Any]:
         """Every child's weights, momenta, averages, best weights, stream and random state."""
         random, streams = self._lift.random_states(), self._feed.states()
@@ -197,10 +217,8 @@ class StackedChildren(Children):
             "iteration": self.iteration,
             "members": [
                 {
-                    "weights": self.child_state(child, "raw"),
-                    "averaged": self.child_state(child, "averaged"),
+                    **self.training_state(child),
                     "best": self.child_state(child, "best"),
-                    "momenta": {n: m[child] for n, m in zip(self._lift.trained, self._momenta, strict=True)},
                     "stream": streams[child],
                     "rng": random[child],
                 }
@@ -213,16 +231,8 @@ class StackedChildren(Children):
         """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
         check_state(state, self.count)
         self.iteration = state["iteration"]
-        momenta = dict(zip(self._lift.trained, self._momenta, strict=True))
         for child, member in enumerate(state["members"]):
-            for mine, theirs in (
-                (self._state, member["weights"]),
-                (self._averaged, member["averaged"]),
-                (self._best, member["best"]),
-            ):
-                for name, stacked in self._lift.names.items():
-                    mine[stacked][child].copy_(theirs[name])
-            for name, momentum in momenta.items():
-                momentum[child].copy_(member["momenta"][name])
+            self.load_training_state(child, member)
+            self._load(self._best, child, member["best"])
         self._feed.load_states([member["stream"] for member in state["members"]])
         self._lift.load_random_states([member["rng"] for member in state["members"]])

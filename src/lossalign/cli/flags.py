@@ -13,6 +13,7 @@ from tyro.conf import Suppress
 from lossalign.core import InputError
 from lossalign.experiments import RunConfig, recipe_for
 from lossalign.experiments.folder import Existing
+from lossalign.experiments.recipes import is_file, read_recipe
 
 COMPARED = (
     "fixed",
@@ -38,6 +39,8 @@ class Flags(RunConfig):
     """Go on with the run in that folder."""
     overwrite: bool = False
     """Replace the run in that folder."""
+    guard: bool = False
+    """Train as many children with a fixed loss beside, and keep what the selection split prefers."""
     final: bool = False
     """Score the test split, once; otherwise the selection split."""
     json: bool = False
@@ -49,6 +52,8 @@ class Flags(RunConfig):
     def config(self) -> RunConfig:
         """The run alone: the task's recipe with the flags that differ from it."""
         given = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
+        if self.guard:
+            given["methods"] = tuple(dict.fromkeys((*self.methods, "ala", "fixed", "guarded-ala")))
         recipe = recipe_for(self.task)
         return recipe_for(self.task, **{name: v for name, v in given.items() if v != getattr(recipe, name)})
 
@@ -65,16 +70,19 @@ def default_out(command: str, task: str) -> Path:
     Example:
         >>> default_out("train", "table:my data/churn.csv").as_posix()
         'runs/train-table-churn'
+        >>> default_out("compare", "recipes/cifar10-lt.toml").as_posix()
+        'runs/compare-cifar10-lt'
     """
     kind, _, path = task.partition(":")
-    name = f"{kind}-{Path(path).stem}" if path else kind
+    name = Path(task).stem if is_file(task) else f"{kind}-{Path(path).stem}" if path else kind
     return Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{command}-{name}")
 
 
 def parse(command: str, task: str, args: list[str]) -> Flags:
     """The flags behind ``lossalign <command> <task>``."""
-    changes: dict[str, Any] = {"methods": COMPARED, "seeds": POLICIES} if command == "compare" else {}
-    recipe = recipe_for(task, **changes)
+    usual: dict[str, Any] = {"methods": COMPARED, "seeds": POLICIES} if command == "compare" else {}
+    asked = read_recipe(task) if is_file(task) else {"task": task}
+    recipe = recipe_for(**{**usual, **asked})
     default = Flags(**vars(recipe), out=default_out(command, task))
     about = {
         "train": f"Train children on {task} with a loss that follows the metric.",

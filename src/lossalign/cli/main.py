@@ -30,7 +30,8 @@ USAGE = f"""usage: lossalign COMMAND …
   policy        show a learned policy, or export it
 
 TASK is one of {", ".join(RECIPES)},
-table:FILE (.npz with X and y, or .csv) or images:FOLDER (one folder a class).
+table:FILE (.npz with X and y, or .csv), images:FOLDER (one folder a class),
+or a recipe FILE.toml that names its task and any flags.
 `lossalign COMMAND TASK --help` lists every flag with the task's defaults.
 `torchrun --nproc-per-node N -m lossalign train TASK …` spreads the children over N processes or GPUs.
 """

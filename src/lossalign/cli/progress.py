@@ -56,7 +56,7 @@ class ProgressListener(Listener):
 
     def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:
         """Move the bar; show the learning method's metric on the selection split and its entropy."""
-        learning = [arm for arm in arms if arm.method == "ala"] or arms
+        learning = [arm for arm in arms if arm.method == "ala"] or arms[:1]
         mean = sum(float(record.selection[arm.rows].mean()) for arm in learning) / len(learning)
         live = f"{learning[0].method}: {self._metric} " + (f"{100 * mean:.1f} %" if self._percent else f"{mean:.4g}")
         entropies = [float(record.logs["entropy"][arm.rows].mean()) for arm in learning if "entropy" in record.logs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -38,16 +39,17 @@ def difference(row: Paired, percent: bool) -> str:
 def result_table(result: Result) -> Table:
     """One row for each method."""
     compared = len(result.rows) > 1
-    table = Table()
-    table.add_column("method", no_wrap=True)
-    columns = ("selected", f"against {result.baseline}", "wins", "last") if compared else ("selected", "last")
-    for column in columns:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", overflow="fold")
+    middle = (f"against {result.baseline}", "wins", "p") if compared else ()
+    for column in ("selected", *middle, "last", "train"):
         table.add_column(column, justify="right", no_wrap=True)
     for method, row in result.rows.items():
-        wins = "–" if row.wins is None else f"{row.wins} of {row.policies}"
-        against = (difference(row, result.percent), wins) if compared else ()
+        wins = "–" if row.wins is None else f"{row.wins}/{row.policies}"
+        against = (difference(row, result.percent), wins, "–" if row.p is None else f"{row.p:.3f}") if compared else ()
+        train = f"{100 * result.train_error[method]:.1f}" if method in result.train_error else "–"
         cells = (in_units(row.mean, result.percent), *against, in_units(result.last[method].mean, result.percent))
-        table.add_row(method, *cells, style="bold" if method == "ala" else "")
+        table.add_row(method, *cells, train, style="bold" if method == "ala" else "")
     return table
 
 
@@ -58,8 +60,8 @@ def heading(result: Result) -> str:
     number = "1 policy" if policies == 1 else f"{policies} policies"
     return (
         f"{result.metric.replace('-', ' ')}{unit} on the {result.split} split, {way} is better; mean over {number}.\n"
-        "selected: weights picked on the selection split; last: weights at the end"
-        + ("; ± 95 % of the paired difference." if policies > 1 and len(result.rows) > 1 else ".")
+        "selected: weights picked on the selection split; last: weights at the end; train: error % on training data"
+        + ("; ± 95 % of the paired difference; p after Holm." if policies > 1 and len(result.rows) > 1 else ".")
     )
 
 
@@ -73,9 +75,27 @@ def verdict(result: Result) -> str | None:
         return f"ala: {difference(row, result.percent)}{unit} {against}, one policy: no interval, so no claim."
     gain = row.difference if result.higher_is_better else -row.difference
     word = "better" if gain > row.half_width else "worse" if gain < -row.half_width else "no clear difference"
-    best = (max if result.higher_is_better else min)(result.rows, key=lambda name: result.rows[name].mean)
-    ahead = "" if best == "ala" else f" Best of all: {best}."
-    return f"ala: {difference(row, result.percent)}{unit} {against}: {word}.{ahead}"
+    return f"ala: {difference(row, result.percent)}{unit} {against}: {word}.{_best_rival(result, unit)}"
+
+
+def _best_rival(result: Result, unit: str) -> str:
+    """How the best of the others, but for ``fixed`` and what is made of ``ala``, stands to it."""
+    rivals = [name for name in result.against_ala if name not in ("ala", result.baseline) and "ala" not in name]
+    if not rivals:
+        return ""
+    best = (max if result.higher_is_better else min)(rivals, key=lambda name: result.rows[name].mean)
+    return f" Best rival: {best}, {difference(result.against_ala[best], result.percent)}{unit} against ala."
+
+
+def notes(result: Result) -> list[str]:
+    """What adapting costs, and what the guard keeps."""
+    said = []
+    if "ala" in result.cost:
+        said.append(f"Time of ala over training and selecting alone: {result.cost['ala']:.2f}.")
+    if result.kept:
+        adapting = sum(method == "ala" for method in result.kept.values())
+        said.append(f"The guard keeps adapting for {adapting} of {len(result.kept)} policies.")
+    return said
 
 
 def print_result(result: Result, console: Console) -> None:
@@ -83,8 +103,8 @@ def print_result(result: Result, console: Console) -> None:
     console.print(heading(result), highlight=False, markup=False)
     console.print(result_table(result))
     sentence = verdict(result)
-    if sentence:
-        console.print(sentence, highlight=False, markup=False)
+    for line in [*([sentence] if sentence else []), *notes(result)]:
+        console.print(line, highlight=False, markup=False)
     if result.learnable is not None:
         found = result.learnable
         console.print(

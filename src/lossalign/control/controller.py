@@ -16,7 +16,7 @@ from lossalign.control.presets import Preset
 from lossalign.control.replay import Replay, Transition
 from lossalign.control.reward import make_reward
 from lossalign.control.state import Space, StateLayout, StateMemory, features, remember
-from lossalign.core import InputError, Observation, ParameterSpec
+from lossalign.core import InputError, Observation, ParameterSpec, heirs
 
 
 def far_behind(metric: Tensor, deviations: float) -> Tensor:
@@ -107,6 +107,8 @@ class LearningController:
         self._phi = self._initial.expand(children, -1).clone()
         self._memory: StateMemory | None = None
         self._before: Tensor | None = None
+        self._parents: Tensor | None = None
+        self._steps = 0
 
     @property
     def phi(self) -> Tensor:
@@ -120,6 +122,7 @@ class LearningController:
         reset = self._reset(seen.metric)
         if self._learn:
             self._learner.learn(self._replay, self._generator)
+        seen = self._inherit(seen)
         entropy = self._act(seen)
         self._before = seen.metric
         return {"reward": reward, "entropy": entropy, "reset": reset.float()}
@@ -141,6 +144,29 @@ class LearningController:
             self._replay.forget(lost)
         return lost
 
+    @property
+    def parents(self) -> Tensor | None:
+        """With whose weights each child goes on [n]."""
+        return self._parents
+
+    def _inherit(self, seen: Observation) -> Observation:
+        """From time to time the worst children take over Φ, what was seen of it, and the weights of the best."""
+        self._steps, self._parents = self._steps + 1, None
+        if not self._preset.inherit or self._steps % self._preset.inherit:
+            return seen
+        self._parents = parents = heirs(seen.metric, self._preset.heirs, self._generator)
+        self._replay.forget(parents != torch.arange(len(parents)))
+        here = parents.to(self._device)
+        self._phi = self._phi[here]
+        if self._memory is not None:
+            self._memory = StateMemory(**{name: tensor[here] for name, tensor in vars(self._memory).items()})
+        return Observation(
+            metric=seen.metric[parents],
+            statistics=seen.statistics[parents.to(seen.statistics.device)],
+            sensitivity=seen.sensitivity[parents.to(seen.sensitivity.device)],
+            progress=seen.progress,
+        )
+
     def _act(self, seen: Observation) -> Tensor:
         phi = self._phi[:, self._moved]
         seen = Observation(
@@ -159,8 +185,9 @@ class LearningController:
                 "the policy's probabilities are not finite: look for NaN or inf in the loss's statistics, or lower the "
                 "preset's learning_rate."
             )
-        actions = draw_actions(pi, self._generator)
-        moved = (phi + (actions - 1) * self._space.step).clamp(self._space.low, self._space.high)
+        actions = draw_actions(pi, self._generator, self._preset.antithetic)
+        step = self._space.step * (1 - seen.progress) ** self._preset.cooling
+        moved = (phi + (actions - 1) * step).clamp(self._space.low, self._space.high)
         self._phi = self._phi.clone()
         self._phi[:, self._moved] = moved
         self._remember_decision(states, actions, log_pi.gather(-1, actions[..., None]).squeeze(-1))
@@ -187,6 +214,7 @@ class LearningController:
             "phi": self._phi,
             "memory": None if self._memory is None else dict(vars(self._memory)),
             "before": self._before,
+            "steps": self._steps,
             "reward": self._reward.state_dict(),
             "replay": self._replay.state_dict(),
             "learner": self._learner.state_dict(),
@@ -203,7 +231,7 @@ class LearningController:
         self._all.check(state["phi"])
         if state["reward"].keys() != self._reward.state_dict().keys():
             raise InputError("state: it was saved under another reward; use the same preset.")
-        self._phi, self._before = state["phi"].to(self._device), state["before"]
+        self._phi, self._before, self._steps = state["phi"].to(self._device), state["before"], state["steps"]
         memory = state["memory"]
         self._memory = memory and StateMemory(**{name: tensor.to(self._device) for name, tensor in memory.items()})
         self._reward.load_state_dict(state["reward"])

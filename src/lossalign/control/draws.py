@@ -13,20 +13,24 @@ from torch import Tensor
 _MANY = 2**16
 
 
-def draw_actions(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+def draw_actions(probabilities: Tensor, generator: torch.Generator, antithetic: bool = False) -> Tensor:
     """One action [...] from each row of ``probabilities`` [..., A].
 
-    Few decisions take the action of the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution.
+    Few decisions take the action of the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution F:
+    the first a with u < F(a). ``antithetic`` inverts too, with u for one child (first axis) and 1 − u for the next.
 
     Example:
         >>> draw_actions(torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), torch.Generator().manual_seed(0))
         tensor([1, 2])
     """
     decisions, device = probabilities.shape[:-1], probabilities.device
-    if decisions.numel() <= _MANY:
+    if decisions.numel() <= _MANY and not antithetic:
         noise = torch.empty(probabilities.shape).exponential_(generator=generator).to(device)
         return (probabilities / noise).argmax(-1)
-    uniform = torch.rand(decisions, generator=generator).to(device)
+    uniform = torch.rand(decisions, generator=generator)
+    if antithetic:
+        uniform[1::2] = 1 - uniform[: len(uniform) // 2 * 2 : 2]
+    uniform = uniform.to(device)
     return (uniform[..., None] >= probabilities[..., :-1].cumsum(-1)).sum(-1)
 
 

@@ -19,6 +19,9 @@ _RANGES = (
     ("clip", 1e-3, 100.0),
     ("learning_rate", 1e-9, 10.0),
     ("reset", 0.1, 1e9),
+    ("cooling", 0.0, 10.0),
+    ("inherit", 0, 10**9),
+    ("heirs", 0.0, 1.0),
 )
 """Fields that are real numbers, and between which values they make sense."""
 
@@ -40,8 +43,9 @@ class Preset:
     """How many points a ``window`` has."""
     gamma: float
     """γ of Eq. 4."""
-    reward: Literal["sign", "relative"]
-    """``sign``: Eq. 5 with a moving-average baseline; ``relative``: improvement against the other children."""
+    reward: Literal["sign", "relative", "rank", "level"]
+    """``sign``: Eq. 5 with a moving-average baseline; ``relative``: improvement against the other children; ``rank``:
+    its rank among them; ``level``: M itself, not its change, against theirs."""
     returns: int
     """T: an action is paid by the sum of the next T rewards."""
     zero_bias: float
@@ -64,6 +68,14 @@ class Preset:
     """Whether the state holds the metric's sensitivity."""
     reset: float | None
     """A child this many robust deviations behind the others gets Φ_0 back; None: never."""
+    cooling: float = 0.0
+    """β shrinks with what is left of the run, to this power; 0: it stays."""
+    antithetic: bool = False
+    """Whether every second child draws the opposite of its neighbour's luck."""
+    inherit: int = 0
+    """After so many steps, again and again, the worst children go on with weights and Φ of the best; 0: never."""
+    heirs: float = 0.25
+    """The share of children that inherit."""
     hidden: tuple[int, ...] = (32, 32)
     """Hidden layers of the policy."""
     parameters: int = 4096

@@ -6,6 +6,7 @@ Metrics arrive here as errors: lower is better.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -127,6 +128,17 @@ class SignReward(Reward):
         self.baseline = state["baseline"]
 
 
+def ranks(improvement: Tensor) -> Tensor:
+    """Ranks among the children, spread evenly over ±√3 so that their variance is near one; equal ones share [n].
+
+    Example:
+        >>> ranks(torch.tensor([0.1, 9.0, 0.2]))
+        tensor([-1.7321,  1.7321,  0.0000])
+    """
+    above = (improvement[:, None] > improvement).sum(1) - (improvement[:, None] < improvement).sum(1)
+    return above * 3**0.5 / (len(improvement) - 1)
+
+
 class RelativeReward(Reward):
     """Improvement against the other children, over its running deviation.
 
@@ -144,13 +156,16 @@ class RelativeReward(Reward):
         """(improvement − what was to be expected) / running deviation, within ±5."""
         improvement = before - after
         expected = self.forecast / (1 - self.decay**self.seen).clamp(min=1e-9)
-        gain = against_others(improvement) if len(improvement) > 1 else improvement - expected
+        gain = self._against_others(improvement, after) if len(improvement) > 1 else improvement - expected
         self.forecast = self.decay * self.forecast + (1 - self.decay) * improvement.mean()
         self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean()
         self.seen = self.seen + 1
         deviation = (self.square / (1 - self.decay**self.seen)).sqrt()
         rounding = 1e-6 * torch.maximum(before.abs(), after.abs()).max()  # equal improvements are not quite equal
         return (gain / torch.maximum(deviation, rounding).clamp(min=1e-12)).clamp(-5, 5)
+
+    def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
+        return against_others(improvement)
 
     def state_dict(self) -> dict[str, Any]:
         """The running averages."""
@@ -161,7 +176,26 @@ class RelativeReward(Reward):
         self.forecast, self.square, self.seen = state["forecast"], state["square"], state["seen"]
 
 
-REWARDS: dict[str, type[SignReward] | type[RelativeReward]] = {"sign": SignReward, "relative": RelativeReward}
+class RankReward(RelativeReward):
+    """The rank of the improvement among the children: how much better does not count."""
+
+    def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
+        return ranks(improvement)
+
+
+class LevelReward(RelativeReward):
+    """Where a child stands among the others, not how it moved."""
+
+    def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
+        return against_others(-after)
+
+
+REWARDS: dict[str, Callable[[], Reward]] = {
+    "sign": SignReward,
+    "relative": RelativeReward,
+    "rank": RankReward,
+    "level": LevelReward,
+}
 
 
 def make_reward(name: str) -> Reward:

@@ -8,6 +8,8 @@ from lossalign.core.errors import (
     RankError,
     RunFolderError,
 )
+from lossalign.core.heirs import heirs
+from lossalign.core.layers import CosineLinear, scaled_cosine
 from lossalign.core.parameters import ParameterGroup, ParameterSpec
 from lossalign.core.plugs import import_plug
 from lossalign.core.ranks import Ranks, check_same, fingerprint
@@ -17,6 +19,7 @@ from lossalign.core.types import Controller, Observation
 __all__ = [
     "CheckpointError",
     "Controller",
+    "CosineLinear",
     "InputError",
     "LossalignError",
     "NonFiniteError",
@@ -29,5 +32,7 @@ __all__ = [
     "check_same",
     "fingerprint",
     "generator",
+    "heirs",
     "import_plug",
+    "scaled_cosine",
 ]

@@ -34,6 +34,11 @@ class Controller(Protocol):
         """Φ of every child for the coming K iterations [n, P]."""
         ...
 
+    @property
+    def parents(self) -> Tensor | None:
+        """With whose weights each child goes on after the last move [n]; None if everybody with its own."""
+        ...
+
     def step(self, seen: Observation) -> dict[str, Tensor]:
         """Take in what the last K iterations led to and move Φ.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,12 +22,23 @@ class Splits:
         reward: what pays the controller, D_val of the paper.
         selection: what weights are chosen by; neither the children nor the controller see it.
         test: what results are reported on.
+        both: makes ``train_and_reward``.
     """
 
     train: Examples
     reward: Examples
     selection: Examples
     test: Examples
+    both: Callable[[], Examples]
+
+    @cached_property
+    def train_and_reward(self) -> Examples:
+        """Train and reward together: labelled examples that a rival without a reward may train on."""
+        return self.both()
+
+
+REWARD_AT_LEAST = 5
+"""Examples of each class that a reward part taken out of the training part has at least."""
 
 
 def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
@@ -59,6 +72,7 @@ def split(
     generator: torch.Generator,
     reward_per_class: int | None = None,
     reward_fraction: float | None = None,
+    reward_of_train: float | None = None,
     selection_per_class: int | None = None,
     selection_fraction: float | None = None,
     test_per_class: int = 0,
@@ -77,18 +91,21 @@ def split(
         dataset: what to cut.
         generator: where the draws come from.
         reward_per_class: examples of each class for the reward part; or
-        reward_fraction: its share of each class, at least one example.
+        reward_fraction: its share of each class, at least one example; or
+        reward_of_train: its share of each class of the training part, long-tailed like it, at least five examples; the
+            training part keeps the rest.
         selection_per_class: examples of each class for the selection part; or
         selection_fraction: its share of each class, at least one example.
         test_per_class: examples of each class for the test part; or
         test_fraction: its share of each class, at least one example; or
         test: a test set that exists already.
-        largest: training examples of class 0; as many as every class can follow if not given.
+        largest: training examples of class 0, with those that ``reward_of_train`` takes; as many as every class can
+            follow if not given.
         ratio: training examples of class 0 over those of the last class. At 1, without ``largest``, training takes
             all that is left, balanced or not.
 
     Returns:
-        The four parts.
+        The parts.
 
     Example:
         >>> from lossalign.data import Dataset
@@ -108,13 +125,20 @@ def split(
             if test is None
             else torch.zeros_like(counts)
         ),
-        "reward": _part_sizes("reward", counts, reward_per_class, reward_fraction),
+        "reward": (
+            _part_sizes("reward", counts, reward_per_class, reward_fraction)
+            if reward_of_train is None
+            else torch.zeros_like(counts)
+        ),
         "selection": _part_sizes("selection", counts, selection_per_class, selection_fraction),
     }
     if test is not None:
         _check_test(dataset, test, test_per_class, test_fraction)
     rest = counts - sum(sizes.values(), torch.zeros_like(counts))
     sizes["train"] = _training_sizes(rest, largest, ratio)
+    if reward_of_train is not None:
+        sizes["reward"] = _taken_from(sizes["train"], reward_of_train)
+        sizes["train"] = sizes["train"] - sizes["reward"]
     _check_supply(dataset, sizes)
 
     drawn: dict[str, list[Tensor]] = {name: [] for name in sizes}
@@ -127,9 +151,27 @@ def split(
             drawn[name].append(members[start:stop])
             start = stop
     parts = {name: dataset.subset(torch.cat(indices)) for name, indices in drawn.items() if sizes[name].any()}
+    both = torch.cat(drawn["train"] + drawn["reward"])
     return Splits(
-        train=parts["train"], reward=parts["reward"], selection=parts["selection"], test=test or parts["test"]
+        train=parts["train"],
+        reward=parts["reward"],
+        selection=parts["selection"],
+        test=test or parts["test"],
+        both=lambda: dataset.subset(both),
     )
+
+
+def _taken_from(train: Tensor, fraction: float) -> Tensor:
+    """How many training examples of each class become the reward part [C]."""
+    if not 0 < fraction < 1:
+        raise InputError(f"reward_of_train={fraction}: give a share between 0 and 1.")
+    taken = (train * fraction).round().long().clamp(min=REWARD_AT_LEAST)
+    if (taken >= train).any():
+        raise InputError(
+            f"reward_of_train={fraction}: the smallest class has {int(train.min())} training examples, and at least "
+            f"{REWARD_AT_LEAST} would be taken; lower the ratio or give reward_per_class."
+        )
+    return taken
 
 
 def _part_sizes(name: str, counts: Tensor, per_class: int | None, fraction: float | None) -> Tensor:

@@ -19,6 +19,7 @@ DEFAULT_GROUPS = {
     "aligned": ("offsets",),
     "class-correlation": ("diagonal", "pairs"),
     "log-class-correlation": ("diagonal", "pairs"),
+    "ranking": ("ranking", "margins", "focus"),
 }
 """Which groups of a loss are moved unless the preset or a switch says otherwise."""
 
@@ -39,6 +40,8 @@ class RunConfig:
     """Training images of the largest class; as many as there are if not given."""
     reward_per_class: int | None = None
     """Reward-validation examples of each class; they move Φ."""
+    reward_of_train: float | None = None
+    """Instead: this share of each training class, as long-tailed as they are, at least 5; training keeps the rest."""
     selection_per_class: int | None = None
     """Selection-validation examples of each class; they pick the best weights."""
     test_per_class: int | None = None
@@ -82,9 +85,9 @@ class RunConfig:
     switches: tuple[str, ...] = ()
     """Fields of the preset to change, as name=value."""
     loss: str | None = None
-    """aligned, class-correlation or log-class-correlation; the preset's if not given."""
+    """aligned, ranking, class-correlation or log-class-correlation; the preset's if not given."""
     methods: tuple[str, ...] = ("ala",)
-    """Who moves Φ."""
+    """Who moves Φ: NAME, NAME+val (trains on the reward split too) or NAME:switch=value,… (a preset of its own)."""
     seeds: int = 1
     """Independent policies of each method."""
     children: int = 10
@@ -134,18 +137,18 @@ class RunConfig:
         """Whole steps of K iterations; a remainder is not trained."""
         return self.iterations // self.every
 
-    def controls(self) -> Preset:
-        """The preset with its switches set; another loss than the preset's brings its own groups."""
+    def controls(self, more: tuple[str, ...] = ()) -> Preset:
+        """The preset with its switches, and ``more`` of them, set; another loss than the preset's brings its groups."""
         preset = preset_named(self.preset)
         if self.loss is not None:
             own = preset.groups if self.loss == preset.loss else DEFAULT_GROUPS.get(self.loss, preset.groups)
             preset = switch(preset, {"loss": self.loss, "groups": own})
-        return switch(preset, parse_switches(self.switches))
+        return switch(preset, parse_switches((*self.switches, *more)))
 
-    def recipe(self, device: torch.device | str = "cpu") -> Recipe:
-        """How children are trained on ``device``."""
+    def recipe(self, device: torch.device | str = "cpu", preset: Preset | None = None) -> Recipe:
+        """How children are trained on ``device``; a preset (the run's if None) says how long weights are averaged."""
         half = torch.device(device).type == "cuda" if self.precision == "auto" else self.precision == "bfloat16"
-        constant = self.controls().average or 2.0
+        constant = (preset or self.controls()).average or 2.0
         return Recipe(
             iterations=self.steps * self.every,
             learning_rate=self.learning_rate,
@@ -176,6 +179,8 @@ class RunConfig:
         unknown = [name for name in changes if name not in known]
         if unknown:
             raise InputError(f"{unknown[0]!r} is not a field of a run; choose from {', '.join(sorted(known))}.")
+        if changes.get("reward_of_train") is not None:
+            changes = {"reward_per_class": None, **changes}
         if changes.get("validation_fraction") is not None:
             changes = {"reward_per_class": None, "selection_per_class": None, "test_per_class": None, **changes}
         return replace(self, **changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,15 @@ from lossalign import rivals
 from lossalign.control import LearningController, Policy, Preset
 from lossalign.core import Controller, InputError, ParameterSpec, generator
 from lossalign.experiments.config import RunConfig
-from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
+from lossalign.losses import (
+    AdaptiveLoss,
+    AlignedLoss,
+    ClassCorrelationLoss,
+    LDAMLoss,
+    PairwiseLoss,
+    RankingLoss,
+    SmoothAPLoss,
+)
 
 DEFERRED_UNTIL = 0.8
 """Deferred re-weighting starts at this fraction of the run (Cao et al., NeurIPS 2019: epoch 160 of 200)."""
@@ -51,16 +60,25 @@ class Method:
     """One way to train.
 
     Args:
-        controller: makes who moves Φ; None for a method that only changes the outputs of ``after``.
+        controller: makes who moves Φ; None for a method that trains nobody (``derived``).
         loss: the loss it needs; None for the run's own.
         groups: parameter groups it needs; None for those the preset moves.
-        after: the trained method whose outputs it starts from.
+        model: what is added to the name of the network, e.g. ``"+cosine"``.
+        derived: how it is made out of the trained methods ``after``: their outputs shifted by fitted offsets, their
+            best child alone, or whichever of them the selection split prefers.
+        after: the methods it is made of.
+        looks: whether its controller looks at the reward split.
+        learns: whether it learns from it.
     """
 
     controller: Callable[[Setting], Controller] | None
     loss: str | None = None
     groups: tuple[str, ...] | None = None
-    after: str | None = None
+    model: str = ""
+    derived: Literal["offsets", "offsets-of-reward", "best", "guard"] | None = None
+    after: tuple[str, ...] = ()
+    looks: bool = False
+    learns: bool = False
 
 
 LARGE = 400
@@ -88,24 +106,40 @@ def _deferred(setting: Setting) -> Controller:
     return rivals.designed(setting.spec, setting.children, "weights", values, since=DEFERRED_UNTIL)
 
 
+def _designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0, **more: str) -> Method:
+    """A group of Φ that follows the class counts [C], from a fraction of the run on."""
+
+    def controller(setting: Setting) -> Controller:
+        return rivals.designed(setting.spec, setting.children, group, values(setting.counts), since)
+
+    return Method(controller=controller, groups=(group,), **{"loss": "aligned", **more})  # type: ignore[arg-type]
+
+
 METHODS: dict[str, Method] = {
     "fixed": Method(controller=lambda s: rivals.fixed(s.spec, s.children)),
     "cross-entropy": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="aligned", groups=("offsets",)),
-    "ala": Method(controller=lambda s: _learning(s, learn=True)),
-    "random-walk": Method(controller=lambda s: _learning(s, learn=False)),
-    "inverse-frequency": Method(
-        controller=lambda s: rivals.designed(s.spec, s.children, "weights", rivals.inverse_frequency(s.counts)),
-        loss="aligned",
-        groups=("weights",),
-    ),
-    "deferred-reweighting": Method(controller=_deferred, loss="aligned", groups=("weights",)),
-    "logit-adjustment": Method(
-        controller=lambda s: rivals.designed(s.spec, s.children, "offsets", rivals.logit_adjustment(s.counts)),
+    "ala": Method(controller=lambda s: _learning(s, learn=True), looks=True, learns=True),
+    "random-walk": Method(controller=lambda s: _learning(s, learn=False), looks=True),
+    "inverse-frequency": _designed("weights", rivals.inverse_frequency),
+    "class-balanced": _designed("weights", rivals.effective_number),
+    "deferred-reweighting": _designed("weights", rivals.effective_number, DEFERRED_UNTIL),
+    "logit-adjustment": _designed("offsets", rivals.logit_adjustment),
+    "focal": _designed("focus", lambda counts: torch.full(counts.shape, 2.0)),
+    "label-smoothing": _designed("smoothing", lambda counts: torch.full(counts.shape, 0.1)),
+    "ldam-drw": _designed("weights", rivals.effective_number, DEFERRED_UNTIL, loss="ldam", model="+cosine"),
+    "proportional-rule": Method(
+        controller=lambda s: rivals.proportional_rule(s.spec, children=s.children),
         loss="aligned",
         groups=("offsets",),
+        looks=True,
     ),
-    "proportional-rule": Method(
-        controller=lambda s: rivals.proportional_rule(s.spec, children=s.children), loss="aligned", groups=("offsets",)
+    "pairwise": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="pairwise", groups=("mix",)),
+    "smooth-ap": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="smooth-ap", groups=("mix",)),
+    "population-based": Method(
+        controller=lambda s: rivals.PopulationBasedController(
+            s.spec, children=s.children, groups=s.preset.groups, generator=s.generator("population-based")
+        ),
+        looks=True,
     ),
     "random-matrix": Method(
         controller=lambda s: rivals.random_matrix(s.spec, children=s.children, generator=s.generator("matrix")),
@@ -116,46 +150,71 @@ METHODS: dict[str, Method] = {
         controller=lambda s: rivals.confusion_matrix(s.spec, children=s.children),
         loss="class-correlation",
         groups=("diagonal", "pairs"),
+        looks=True,
     ),
-    "post-hoc-offsets": Method(controller=None, after="fixed"),
+    "post-hoc-offsets": Method(controller=None, derived="offsets", after=("fixed",)),
+    "post-hoc-reward": Method(controller=None, derived="offsets-of-reward", after=("fixed",)),
+    "post-hoc-ala": Method(controller=None, derived="offsets-of-reward", after=("ala",)),
+    "best-of-fixed": Method(controller=None, derived="best", after=("fixed",)),
+    "best-of-ala": Method(controller=None, derived="best", after=("ala",)),
+    "guarded-ala": Method(controller=None, derived="guard", after=("ala", "fixed")),
 }
 
+AND_REWARD = "+val"
+"""What a method's name ends in when it trains on the reward split too."""
 
-def method_named(name: str) -> Method:
-    """The method called ``name``."""
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One method of a run as it was written: ``NAME``, ``NAME+val`` or ``NAME:switch=value,…``."""
+
+    name: str
+    method: Method
+    and_reward: bool = False
+    switches: tuple[str, ...] = ()
+
+
+def entry(written: str) -> Entry:
+    """A method as it was written.
+
+    Example:
+        >>> entry("ala:groups=weights,offsets,returns=1").switches
+        ('groups=weights,offsets', 'returns=1')
+        >>> entry("logit-adjustment+val").and_reward
+        True
+    """
+    before, _, after = written.partition(":")
+    name = before.removesuffix(AND_REWARD)
     if name not in METHODS:
-        raise InputError(f"method {name!r} is unknown; choose from {', '.join(METHODS)}.")
-    return METHODS[name]
+        raise InputError(f"method {written!r} is unknown; choose from {', '.join(METHODS)}.")
+    switches: list[str] = []
+    for part in after.split(",") if after else []:
+        if "=" in part or not switches:
+            switches.append(part)
+        else:
+            switches[-1] += f",{part}"
+    found = Entry(name=name, method=METHODS[name], and_reward=name != before, switches=tuple(switches))
+    if found.and_reward and (found.method.looks or found.method.controller is None):
+        raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")
+    if found.switches and found.method.controller is None:
+        raise InputError(f"method {written!r}: {name} trains nobody, so it has no switches.")
+    return found
+
+
+LOSSES: dict[str, Callable[[tuple[str, ...], Tensor], AdaptiveLoss]] = {
+    "aligned": lambda groups, counts: AlignedLoss(len(counts), groups, frequencies=counts),
+    "class-correlation": lambda groups, counts: ClassCorrelationLoss(len(counts), groups),
+    "log-class-correlation": lambda groups, counts: ClassCorrelationLoss(len(counts), groups, form="log-sigmoid"),
+    "ldam": lambda groups, counts: LDAMLoss(len(counts), counts, groups),
+    "ranking": lambda groups, counts: RankingLoss(len(counts), groups),
+    "pairwise": lambda groups, counts: PairwiseLoss(len(counts)),
+    "smooth-ap": lambda groups, counts: SmoothAPLoss(len(counts)),
+}
+"""The losses by name, each with the groups that are on and the training examples of each class [C]."""
 
 
 def make_loss(name: str, groups: tuple[str, ...], counts: Tensor) -> AdaptiveLoss:
-    """The classification loss called ``name`` with these groups on."""
-    classes = len(counts)
-    if name == "aligned":
-        return AlignedLoss(classes, groups, frequencies=counts)
-    if name == "class-correlation":
-        return ClassCorrelationLoss(classes, groups)
-    if name == "log-class-correlation":
-        return ClassCorrelationLoss(classes, groups, form="log-sigmoid")
-    raise InputError(f"loss {name!r} is unknown; choose from aligned, class-correlation, log-class-correlation.")
-
-
-def grouped_by_loss(config: RunConfig) -> dict[str, list[str]]:
-    """Trained methods by the loss they train under: each loss is one population."""
-    own = config.controls().loss
-    families: dict[str, list[str]] = {}
-    for name in config.methods:
-        method = method_named(name)
-        if method.after is not None and method.after not in config.methods:
-            raise InputError(f"method {name!r} starts from {method.after!r}; add it to the methods.")
-        if method.controller is not None:
-            families.setdefault(method.loss or own, []).append(name)
-    return families
-
-
-def groups_needed(names: list[str], preset: Preset) -> tuple[str, ...]:
-    """The groups that at least one of the methods needs."""
-    needed: list[str] = []
-    for name in names:
-        needed += method_named(name).groups or preset.groups
-    return tuple(dict.fromkeys(needed))
+    """The loss called ``name`` with these groups on."""
+    if name not in LOSSES:
+        raise InputError(f"loss {name!r} is unknown; choose from {', '.join(LOSSES)}.")
+    return LOSSES[name](groups, counts)

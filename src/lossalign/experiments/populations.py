@@ -28,7 +28,8 @@ from lossalign.data import (
     split,
 )
 from lossalign.experiments.config import RunConfig
-from lossalign.experiments.methods import Setting, grouped_by_loss, groups_needed, make_loss, method_named
+from lossalign.experiments.families import Family, families
+from lossalign.experiments.methods import Setting, entry, make_loss
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, metric_named
 from lossalign.models import build_model
@@ -55,11 +56,24 @@ class Arm:
 class SeedData:
     """One seed's split; the validation sets normalised and on the device."""
 
-    train: Examples
+    splits: Splits
     transform: Transform
     reward: LabelledSet
     selection: LabelledSet
-    test: Examples
+
+    @property
+    def train(self) -> Examples:
+        """What children learn from."""
+        return self.splits.train
+
+    @property
+    def test(self) -> Examples:
+        """What results are reported on."""
+        return self.splits.test
+
+    def trained_on(self, *, and_reward: bool) -> Examples:
+        """What the children of a method learn from."""
+        return self.splits.train_and_reward if and_reward else self.splits.train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +131,8 @@ def make_splits(config: RunConfig, examples: Examples, test: Examples | None, se
     return split(
         examples,
         reward_per_class=config.reward_per_class,
-        reward_fraction=fraction(config.reward_per_class),
+        reward_fraction=fraction(config.reward_per_class) if config.reward_of_train is None else None,
+        reward_of_train=config.reward_of_train,
         selection_per_class=config.selection_per_class,
         selection_fraction=fraction(config.selection_per_class),
         test_per_class=config.test_per_class or 0 if test is None else 0,
@@ -132,11 +147,10 @@ def make_splits(config: RunConfig, examples: Examples, test: Examples | None, se
 def _seed_data(config: RunConfig, splits: Splits, device: torch.device) -> SeedData:
     transform = fit_transform(splits.train, crop=config.crop, flip=config.flip, noise=config.noise)
     return SeedData(
-        train=splits.train,
+        splits=splits,
         transform=transform,
         reward=labelled(splits.reward, transform, device),
         selection=labelled(splits.selection, transform, device),
-        test=splits.test,
     )
 
 
@@ -146,22 +160,33 @@ def labelled(part: Examples, transform: Transform, device: torch.device) -> Labe
     return LabelledSet(normalise(whole.inputs.to(device), transform), whole.targets.to(device))
 
 
-def _member(config: RunConfig, data: SeedData, seed: int, child: int, device: torch.device) -> Member:
-    model = build_model(
-        config.model,
-        input_shape=data.train.input_shape,
-        num_classes=data.train.num_classes,
-        generator=generator(seed, "child", child, "weights"),
+@dataclass(frozen=True)
+class Row:
+    """One child of a population: of which seed, which of its arm's children, and whether it learns from the reward
+    split too. Rows that are equal are paired: the same initial weights and batches."""
+
+    seed: int
+    child: int
+    and_reward: bool
+
+
+def _member(config: RunConfig, model: str, data: SeedData, row: Row, device: torch.device) -> Member:
+    examples = data.trained_on(and_reward=row.and_reward)
+    network = build_model(
+        model,
+        input_shape=examples.input_shape,
+        num_classes=examples.num_classes,
+        generator=generator(row.seed, "child", row.child, "weights"),
     )
 
     def stream() -> BatchStream | StreamedBatches:
-        batches = generator(seed, "child", child, "batches")
-        if isinstance(data.train, MappedImages):
-            return StreamedBatches(data.train, config.batch_size, data.transform, batches, device)
-        return BatchStream(data.train.load(), config.batch_size, data.transform, batches, device)
+        batches = generator(row.seed, "child", row.child, "batches")
+        if isinstance(examples, MappedImages):
+            return StreamedBatches(examples, config.batch_size, data.transform, batches, device)
+        return BatchStream(examples.load(), config.batch_size, data.transform, batches, device)
 
-    # One whole number for each child: the same for every method, so that rivals are paired.
-    return Member(model, generator(seed, "child", child, "layers").initial_seed(), stream)
+    purpose = ("layers", "and reward") if row.and_reward else ("layers",)
+    return Member(network, generator(row.seed, "child", row.child, *purpose).initial_seed(), stream)
 
 
 def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> Experiment:
@@ -177,14 +202,13 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
     losses: dict[str, AdaptiveLoss] = {}
     populations: dict[str, Population] = {}
     arms: list[Arm] = []
-    for name, methods in grouped_by_loss(config).items():
-        preset = config.controls()
-        losses[name] = make_loss(name, groups_needed(methods, preset), counts).to(device)
+    for name, family in families(config).items():
+        losses[name] = make_loss(family.loss, family.groups, counts).to(device)
         own = [
             Arm(method=method, seed=seed, population=name, start=i * config.children, children=config.children)
-            for i, (seed, method) in enumerate((seed, method) for seed in data for method in methods)
+            for i, (seed, method) in enumerate((seed, method) for seed in data for method in family.methods)
         ]
-        populations[name] = _population(config, losses[name], metric, data, own, device, say)
+        populations[name] = _population(config, family, losses[name], metric, data, own, device, say)
         arms += own
     return Experiment(
         config=config,
@@ -200,20 +224,21 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
 
 def _children(
     config: RunConfig,
+    family: Family,
     loss: AdaptiveLoss,
     data: dict[int, SeedData],
-    rows: list[tuple[int, int]],
+    rows: list[Row],
     device: torch.device,
     say: Callable[[str], None],
 ) -> Children:
-    """One child for each (seed, child) of ``rows``, spread over the ranks if there are several."""
+    """One child for each of ``rows``, spread over the ranks if there are several."""
 
     def make(mine: slice) -> Children:
-        members = [_member(config, data[seed], seed, child, device) for seed, child in rows[mine]]
+        members = [_member(config, family.model, data[row.seed], row, device) for row in rows[mine]]
         return make_children(
             members,
             loss,
-            config.recipe(device),
+            config.recipe(device, family.preset),
             engine=config.engine,
             compile=config.compile,
             device=device,
@@ -226,6 +251,7 @@ def _children(
 
 def _population(
     config: RunConfig,
+    family: Family,
     loss: AdaptiveLoss,
     metric: Metric,
     data: dict[int, SeedData],
@@ -233,23 +259,28 @@ def _population(
     device: torch.device,
     say: Callable[[str], None],
 ) -> Population:
-    preset = config.controls()
-    rows = [(arm.seed, child) for arm in arms for child in range(arm.children)]
-    controllers = []
+    rows, controllers = list[Row](), []
     for arm in arms:
-        counts = data[arm.seed].train.counts
-        setting = Setting(config=config, preset=preset, loss=loss, counts=counts, seed=arm.seed, device=device)
-        make = method_named(arm.method).controller
-        assert make is not None
-        controllers.append(make(setting))
+        one = entry(arm.method)
+        rows += [Row(arm.seed, child, one.and_reward) for child in range(arm.children)]
+        setting = Setting(
+            config=config,
+            preset=config.controls(one.switches),
+            loss=loss,
+            counts=data[arm.seed].trained_on(and_reward=one.and_reward).counts,
+            seed=arm.seed,
+            device=device,
+        )
+        assert one.method.controller is not None
+        controllers.append(one.method.controller(setting))
     return Population(
-        _children(config, loss, data, rows, device, say),
+        _children(config, family, loss, data, rows, device, say),
         controllers,
         loss=loss,
         metric=metric,
-        reward=[data[seed].reward for seed, _ in rows],
-        selection=[data[seed].selection for seed, _ in rows],
-        preset=preset,
+        reward=[data[row.seed].reward for row in rows],
+        selection=[data[row.seed].selection for row in rows],
+        preset=family.preset,
         every=config.every,
         steps=config.steps,
         generator=generator(config.seed, "minibatch", loss.__class__.__name__),

@@ -5,11 +5,17 @@ Tiny networks train on the CPU unless told otherwise: there, one vmapped call tr
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from lossalign.core import InputError
 from lossalign.experiments.config import RunConfig
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def digits(**changes: Any) -> RunConfig:
@@ -131,13 +137,36 @@ RECIPES = {
 OWN_DATA = {"table": table, "images": images}
 
 
+def read_recipe(path: str) -> dict[str, Any]:
+    """A recipe file: TOML with ``task`` and any fields of a run."""
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"task {path!r}: the recipe file cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"task {path!r}: it is not TOML ({error}); mend it.") from error
+    if not isinstance(found.get("task"), str) or is_file(found["task"]):
+        raise InputError(f'task {path!r}: the recipe file must name its task, e.g. task = "digits-lt".')
+    wrong = [name for name, value in found.items() if isinstance(value, dict)]
+    if wrong:
+        raise InputError(f"task {path!r}: {wrong[0]!r} is a table; write fields of a run as name = value.")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def is_file(task: str) -> bool:
+    """Whether a task is a recipe file."""
+    return task.endswith(".toml")
+
+
 def recipe_for(task: str, **changes: Any) -> RunConfig:
-    """The recipe of a task by its name on the command line.
+    """The recipe of a task by its name on the command line, or of a recipe file.
 
     Example:
         >>> recipe_for("digits-lt", children=4).children
         4
     """
+    if is_file(task):
+        return recipe_for(**{**read_recipe(task), **changes})
     kind, _, path = task.partition(":")
     if task in RECIPES:
         return RECIPES[task](**changes)
@@ -147,4 +176,6 @@ def recipe_for(task: str, **changes: Any) -> RunConfig:
         if changes.get("data", path) != path:
             raise InputError(f"data={changes['data']!r}: the task {task!r} names its data already; leave data out.")
         return OWN_DATA[kind](path, **changes)
-    raise InputError(f"task {task!r} is unknown; choose from {', '.join(RECIPES)}, table:FILE, images:FOLDER.")
+    raise InputError(
+        f"task {task!r} is unknown; choose from {', '.join(RECIPES)}, table:FILE, images:FOLDER or a recipe FILE.toml."
+    )

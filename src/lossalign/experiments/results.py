@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -16,9 +17,10 @@ from lossalign.control import LearningController
 from lossalign.core import Ranks
 from lossalign.experiments.analysis import Learnable, learnable
 from lossalign.experiments.folder import LEDGER, RunFolder, command
+from lossalign.experiments.methods import entry
 from lossalign.experiments.populations import Arm, Experiment
-from lossalign.experiments.score import Array, Scores, score
-from lossalign.experiments.statistics import Paired, paired
+from lossalign.experiments.score import Array, Scores, best_child, kept, score
+from lossalign.experiments.statistics import Paired, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,14 @@ class Result:
     """By method, selected weights."""
     last: dict[str, Paired]
     """By method, the averaged weights at the end."""
+    against_ala: dict[str, Paired]
+    """By method, selected weights, compared with ``ala``; empty without it."""
+    train_error: dict[str, float]
+    """By method that trains, the fraction of training examples that the selected weights get wrong."""
+    cost: dict[str, float]
+    """By method that trains, its time over that of training and selecting alone."""
+    kept: dict[int, str]
+    """What the guard keeps, by seed; empty without ``guarded-ala``."""
     learnable: Learnable | None
     """R² of reward on actions along the random walk, if there was one."""
     files: list[Path]
@@ -75,8 +85,12 @@ def _write_results(folder: RunFolder, experiment: Experiment, scores: Scores, fi
         percent=experiment.metric.percent,
         split="test" if final else "selection",
         baseline=baseline,
-        rows=_table(scores.best, baseline, better),
-        last=_table(scores.last, baseline, better),
+        rows=table(scores.best, baseline, better),
+        last=table(scores.last, baseline, better),
+        against_ala=table(scores.best, "ala", better) if "ala" in scores.best else {},
+        train_error={name: float(each.mean()) for name, each in scores.train.items()},
+        cost=_costs(experiment),
+        kept=_kept(experiment),
         learnable=_learnable(folder, experiment),
         files=files + _draw(folder),
     )
@@ -91,11 +105,24 @@ def _lists(values: dict[str, Array]) -> dict[str, list[float]]:
     return {name: each.tolist() for name, each in values.items()}
 
 
-def _table(values: dict[str, Array], baseline: str, higher_is_better: bool) -> dict[str, Paired]:
-    return {
-        name: paired(each, None if name == baseline else values[baseline], higher_is_better)
-        for name, each in values.items()
-    }
+def _costs(experiment: Experiment) -> dict[str, float]:
+    """A step's time with what a method's controllers ask for, over the time of its training and selecting.
+
+    Empty when nothing was trained since the run was resumed.
+    """
+    costs: dict[str, list[float]] = {}
+    for arm in experiment.arms:
+        population = experiment.populations[arm.population]
+        mine = [other for other in experiment.arms if other.population == arm.population]
+        cost = population.clock.cost(mine.index(arm), arm.children, looks=entry(arm.method).method.looks)
+        if cost is not None:
+            costs.setdefault(arm.method, []).append(cost)
+    return {method: sum(each) / len(each) for method, each in costs.items()}
+
+
+def _kept(experiment: Experiment) -> dict[int, str]:
+    guarded = any(entry(name).method.derived == "guard" for name in experiment.config.methods)
+    return {seed: kept(experiment, seed).method for seed in experiment.data} if guarded else {}
 
 
 def _enter_ledger(folder: RunFolder, experiment: Experiment, result: Result) -> None:
@@ -116,9 +143,14 @@ def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:
     files = []
     for arm in experiment.arms:
         controller = experiment.controller(arm)
-        if arm.method == "ala" and isinstance(controller, LearningController):
-            files.append(controller.policy.save(folder.path / f"policy-{arm.seed}.safetensors"))
+        if entry(arm.method).method.learns and isinstance(controller, LearningController):
+            name = f"policy-{arm.seed}" if arm.method == "ala" else f"policy-{arm.seed}-{_in_a_name(arm.method)}"
+            files.append(controller.policy.save(folder.path / f"{name}.safetensors"))
     return files
+
+
+def _in_a_name(method: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.]+", "-", method)
 
 
 @dataclass(frozen=True)
@@ -131,15 +163,20 @@ class Best:
 
 
 def _best(experiment: Experiment) -> Best:
-    """The child that the selection split likes best, of the learning method if there is one."""
-    arms = [arm for arm in experiment.arms if arm.method == "ala"] or experiment.arms
-    scored = [
-        (error, arm, arm.start + child)
-        for arm in arms
-        for child, error in enumerate(experiment.populations[arm.population].best_errors[arm.rows].tolist())
-    ]
-    _, arm, child = min(scored, key=lambda item: item[0])
-    return Best(arm, child - arm.start, experiment.populations[arm.population].children.child_state(child, "best"))
+    """The child that the selection split likes best, of the learning method if there is one, and if the guard keeps
+    it."""
+    arms = [arm for arm in experiment.arms if entry(arm.method).method.learns] or experiment.arms
+    guarded = _kept(experiment)
+    if guarded:
+        arms = [arm for arm in experiment.arms if guarded[arm.seed] == arm.method]
+
+    def error(arm: Arm) -> float:
+        return float(experiment.populations[arm.population].best_errors[arm.rows].min())
+
+    arm = min(arms, key=error)
+    child = best_child(experiment, arm)
+    children = experiment.populations[arm.population].children
+    return Best(arm, child, children.child_state(arm.start + child, "best"))
 
 
 def _write_best(folder: RunFolder, experiment: Experiment, best: Best) -> Path:

@@ -16,6 +16,7 @@ from lossalign.core import NonFiniteError, Ranks, RunFolderError, check_same, fi
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.events import Events, open_events
 from lossalign.experiments.folder import LEDGER, Existing, RunFolder, find_folder
+from lossalign.experiments.methods import entry
 from lossalign.experiments.populations import Arm, Experiment, build
 from lossalign.experiments.results import Result, finish
 from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
@@ -179,7 +180,7 @@ def _done(experiment: Experiment) -> bool:
 
 def _tell_resets(folder: RunFolder, population: str, arms: list[Arm], listener: Listener) -> None:
     """Say how often children of the learning method got Φ_0 back; ``metrics.jsonl`` says which and when."""
-    learning = [child for arm in arms if arm.method == "ala" for child in range(arm.start, arm.rows.stop)]
+    learning = [child for arm in arms if entry(arm.method).method.learns for child in range(arm.start, arm.rows.stop)]
     steps = [row["reset"] for row in folder.rows("metrics.jsonl") if row["population"] == population and "reset" in row]
     count = sum(bool(step[child]) for step in steps for child in learning)
     if count:

@@ -1,7 +1,8 @@
-"""Score the selected and the last weights of every arm: on the test split once, otherwise on the selection split."""
+"""Score the selected and the last weights of every method: on the test split once, otherwise on the selection split."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,19 @@ import torch
 from torch import Tensor
 
 from lossalign.children import Weights
-from lossalign.experiments.methods import METHODS
+from lossalign.core import generator
+from lossalign.experiments.methods import entry
 from lossalign.experiments.populations import Arm, Experiment, labelled
-from lossalign.metrics import error, over_children
+from lossalign.metrics import Metric, error, metric_named, over_children
 from lossalign.rivals import fit_offsets
 from lossalign.training import LabelledSet, measure
 
 Array = npt.NDArray[np.float64]
+Sets = dict[int, LabelledSet]
+"""A labelled set for each seed."""
+
+TRAINED_ON = 2000
+"""Training examples, at most, that the training error is measured on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,84 +34,126 @@ class Scores:
     """Weights selected on the selection split."""
     last: dict[str, Array]
     """Averaged weights at the end."""
+    train: dict[str, Array]
+    """Fraction of training examples that the selected weights get wrong; methods that train only."""
 
 
 def score(experiment: Experiment, *, final: bool) -> Scores:
     """Score every method on the selection split, or with ``final`` on the test split."""
     sets = _scored_sets(experiment, final)
+    own = {seed: _training_sample(experiment, seed) for seed in experiment.data}
+    plain = metric_named("error", len(experiment.counts))
     return Scores(
         best=_by_method(experiment, sets, "best", final=final),
         last=_by_method(experiment, sets, "averaged", final=final),
+        train=_means(experiment, _trained(experiment, own, "best", plain)),
     )
 
 
-def _scored_sets(experiment: Experiment, final: bool) -> dict[int, LabelledSet]:
+def _scored_sets(experiment: Experiment, final: bool) -> Sets:
     if not final:
         return {seed: data.selection for seed, data in experiment.data.items()}
     return {seed: labelled(data.test, data.transform, experiment.device) for seed, data in experiment.data.items()}
 
 
-def _by_method(
-    experiment: Experiment, sets: dict[int, LabelledSet], weights: Weights, *, final: bool
-) -> dict[str, Array]:
-    per_arm: dict[tuple[str, int], float] = {}
-    for name, population in experiment.populations.items():
-        arms = [arm for arm in experiment.arms if arm.population == name]
-        outputs = _outputs(experiment, name, sets, weights)
-        targets = torch.stack([sets[arm.seed].targets for arm in arms for _ in range(arm.children)])
-        values = measure(experiment.metric, outputs, targets, population.steps)
-        for arm in arms:
-            per_arm[arm.method, arm.seed] = float(values[arm.rows].mean())
-        for after in _post_hoc(experiment, arms):
-            per_arm.update(_post_hoc_scores(experiment, arms, sets, outputs, weights, after, final=final))
+def _training_sample(experiment: Experiment, seed: int) -> LabelledSet:
+    data = experiment.data[seed]
+    drawn = torch.randperm(len(data.train), generator=generator(seed, "training error"))[:TRAINED_ON]
+    return labelled(data.train.subset(drawn), data.transform, experiment.device)
+
+
+def _means(experiment: Experiment, values: dict[tuple[str, int], Tensor]) -> dict[str, Array]:
+    """The mean over children by method, one for each seed."""
+    methods = dict.fromkeys(
+        method for method in experiment.config.methods if (method, experiment.config.seed) in values
+    )
     return {
-        method: np.array([per_arm[method, seed] for seed in experiment.data]) for method in experiment.config.methods
+        method: np.array([float(values[method, seed].mean()) for seed in experiment.data], dtype=np.float64)
+        for method in methods
     }
 
 
-def _outputs(experiment: Experiment, population: str, sets: dict[int, LabelledSet], weights: Weights) -> Tensor:
+def _trained(experiment: Experiment, sets: Sets, weights: Weights, metric: Metric) -> dict[tuple[str, int], Tensor]:
+    """The metric of every child of every arm that trains [n]."""
+    values: dict[tuple[str, int], Tensor] = {}
+    for name in experiment.populations:
+        arms = [arm for arm in experiment.arms if arm.population == name]
+        targets = torch.stack([sets[arm.seed].targets for arm in arms for _ in range(arm.children)])
+        outputs = _outputs(experiment, name, sets, weights)
+        found = measure(metric, outputs, targets, experiment.populations[name].steps)
+        values |= {(arm.method, arm.seed): found[arm.rows] for arm in arms}
+    return values
+
+
+def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: bool) -> dict[str, Array]:
+    values = _trained(experiment, sets, weights, experiment.metric)
+    for written in experiment.config.methods:
+        method = entry(written).method
+        arms = {arm.seed: arm for arm in experiment.arms if method.after and arm.method == method.after[0]}
+        for seed, arm in arms.items():
+            if method.derived == "best":
+                values[written, seed] = values[arm.method, seed][best_child(experiment, arm)]
+            elif method.derived == "guard":
+                values[written, seed] = values[kept(experiment, seed).method, seed]
+        if method.derived in ("offsets", "offsets-of-reward"):
+            fitted_on = _fitted_on(experiment, both=final and method.derived == "offsets")
+            shifted = _shifted(experiment, list(arms.values()), sets, fitted_on, weights)
+            values |= {(written, seed): found for seed, found in shifted.items()}
+    return _means(experiment, values)
+
+
+def best_child(experiment: Experiment, arm: Arm) -> int:
+    """Which child of an arm the selection split likes best."""
+    return int(experiment.populations[arm.population].best_errors[arm.rows].argmin())
+
+
+def kept(experiment: Experiment, seed: int) -> Arm:
+    """What the guard keeps of a policy: ``ala``, or ``fixed`` where the selection split prefers its children.
+
+    Both sides have as many children; the mean over them of their best score decides.
+    """
+    arms = [arm for arm in experiment.arms if arm.seed == seed and arm.method in ("ala", "fixed")]
+    return min(
+        sorted(arms, key=lambda arm: arm.method != "fixed"),
+        key=lambda arm: float(experiment.populations[arm.population].best_errors[arm.rows].mean()),
+    )
+
+
+def _outputs(experiment: Experiment, population: str, sets: Sets, weights: Weights) -> Tensor:
     rows = [arm.seed for arm in experiment.arms if arm.population == population for _ in range(arm.children)]
     return experiment.populations[population].children.outputs([sets[seed].inputs for seed in rows], weights)
 
 
-def _post_hoc(experiment: Experiment, arms: list[Arm]) -> list[str]:
-    """Methods of the run that only change the outputs of one of these arms."""
-    trained = {arm.method for arm in arms}
-    return [name for name in experiment.config.methods if METHODS[name].after in trained]
+def _fitted_on(experiment: Experiment, *, both: bool) -> list[Sets]:
+    """What offsets are fitted on: the reward split; the selection split too if that is not what is scored."""
+    parts = [{seed: data.reward for seed, data in experiment.data.items()}]
+    if both:
+        parts.append({seed: data.selection for seed, data in experiment.data.items()})
+    return parts
 
 
-def _post_hoc_scores(
-    experiment: Experiment,
-    arms: list[Arm],
-    sets: dict[int, LabelledSet],
-    outputs: Tensor,
-    weights: Weights,
-    name: str,
-    *,
-    final: bool,
-) -> dict[tuple[str, int], float]:
-    """Fit offsets to each child's outputs and score the shifted outputs.
+def _shifted(
+    experiment: Experiment, arms: list[Arm], sets: Sets, parts: list[Sets], weights: Weights
+) -> dict[int, Tensor]:
+    """Fit offsets to each child's outputs and score the shifted outputs [n] of every seed."""
+    errors, population = _errors(experiment.metric), arms[0].population
+    outputs = _outputs(experiment, population, sets, weights)
+    seen = torch.cat([_outputs(experiment, population, part, weights) for part in parts], 1)
+    found = {}
+    for arm in arms:
+        labels = torch.cat([part[arm.seed].targets for part in parts])
+        children = range(arm.rows.start, arm.rows.stop)
+        moved = torch.stack([outputs[child] + fit_offsets(seen[child], labels, errors) for child in children])
+        targets = sets[arm.seed].targets.expand(arm.children, -1)
+        found[arm.seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
+    return found
 
-    They are fitted on the reward split, and on the selection split too when the test split is scored.
-    """
-    metric = experiment.metric
+
+def _errors(metric: Metric) -> Callable[[Tensor, Tensor], Tensor]:
+    """The metric as an error of many outputs [G, V, C] for the same targets [V]."""
 
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
         each = targets.expand(len(outputs), -1)
         return error(metric, over_children(metric, metric.vectorised, outputs, each))
 
-    parts = [{seed: data.reward for seed, data in experiment.data.items()}]
-    if final:
-        parts.append({seed: data.selection for seed, data in experiment.data.items()})
-    fitted_on = torch.cat([_outputs(experiment, arms[0].population, part, weights) for part in parts], 1)
-    scores = {}
-    for arm in [arm for arm in arms if arm.method == METHODS[name].after]:
-        labels = torch.cat([part[arm.seed].targets for part in parts])
-        shifted = [
-            outputs[child] + fit_offsets(fitted_on[child], labels, errors)
-            for child in range(arm.start, arm.start + arm.children)
-        ]
-        targets = sets[arm.seed].targets.expand(arm.children, -1)
-        values = measure(metric, torch.stack(shifted), targets, experiment.config.steps)
-        scores[name, arm.seed] = float(values.mean())
-    return scores
+    return errors

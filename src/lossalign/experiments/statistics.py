@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,20 +10,51 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
+def _student(degrees: int) -> tuple[Array, Array]:
+    """Angles θ and P(|T| < √ν tan θ) for Student's T with ν degrees of freedom.
+
+    With T = √ν tan θ the density is proportional to cos^{ν−1} θ on (−π/2, π/2): integrate.
+    """
+    theta = np.linspace(0, np.pi / 2, 200_001)
+    density = np.cos(theta) ** (degrees - 1)
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return theta, mass / mass[-1]
+
+
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
     """t with P(|T| < t) = confidence for Student's T.
-
-    With T = √ν tan θ the density is proportional to cos^{ν−1} θ on (−π/2, π/2): integrate and look up.
 
     Example:
         >>> round(t_quantile(7), 3), round(t_quantile(1), 2)
         (2.365, 12.71)
     """
-    theta = np.linspace(0, np.pi / 2, 200_001)
-    density = np.cos(theta) ** (degrees - 1)
-    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    at = np.interp(confidence, mass / mass[-1], theta)
-    return float(np.sqrt(degrees) * np.tan(at))
+    theta, mass = _student(degrees)
+    return float(np.sqrt(degrees) * np.tan(np.interp(confidence, mass, theta)))
+
+
+def t_test(t: float, degrees: int) -> float:
+    """P(|T| ≥ |t|), the two-sided p-value.
+
+    Example:
+        >>> round(t_test(2.365, 7), 3)
+        0.05
+    """
+    theta, mass = _student(degrees)
+    return float(1 - np.interp(np.arctan(abs(t) / np.sqrt(degrees)), theta, mass))
+
+
+def holm(p: list[float]) -> list[float]:
+    """Holm's correction of the p-values of several comparisons: each times the number of those not below it.
+
+    Example:
+        >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    corrected, largest = [0.0] * len(p), 0.0
+    for rank, at in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[at]))
+        corrected[at] = largest
+    return corrected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +70,8 @@ class Paired:
     wins: int | None
     """Policies that were better than their baseline."""
     policies: int
+    p: float | None = None
+    """Two-sided p-value of the difference; in a table, after Holm's correction for its rows."""
 
 
 def paired(values: Array, baseline: Array | None, higher_is_better: bool) -> Paired:
@@ -46,13 +79,17 @@ def paired(values: Array, baseline: Array | None, higher_is_better: bool) -> Pai
 
     Example:
         >>> paired(np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.0, 5.0]), higher_is_better=False)
-        Paired(mean=2.0, difference=-1.33..., half_width=1.43..., wins=3, policies=3)
+        Paired(mean=2.0, difference=-1.33..., half_width=1.43..., wins=3, policies=3, p=0.05...)
     """
     n = len(values)
     if baseline is None:
         return Paired(mean=float(values.mean()), difference=None, half_width=None, wins=None, policies=n)
     difference = values - baseline
-    half = t_quantile(n - 1) * difference.std(ddof=1) / np.sqrt(n) if n > 1 else None
+    half = p = None
+    if n > 1:
+        deviation = float(difference.std(ddof=1)) / np.sqrt(n)
+        half = t_quantile(n - 1) * deviation
+        p = t_test(float(difference.mean()) / deviation, n - 1) if deviation > 0 else float(not difference.any())
     better = difference > 0 if higher_is_better else difference < 0
     return Paired(
         mean=float(values.mean()),
@@ -60,4 +97,16 @@ def paired(values: Array, baseline: Array | None, higher_is_better: bool) -> Pai
         half_width=None if half is None else float(half),
         wins=int(better.sum()),
         policies=n,
+        p=p,
     )
+
+
+def table(values: dict[str, Array], baseline: str, higher_is_better: bool) -> dict[str, Paired]:
+    """Every method against ``baseline``; their p-values are corrected for their number."""
+    rows = {
+        name: paired(each, None if name == baseline else values[baseline], higher_is_better)
+        for name, each in values.items()
+    }
+    tested = [name for name, row in rows.items() if row.p is not None]
+    corrected = holm([row.p for row in rows.values() if row.p is not None])
+    return rows | {name: replace(rows[name], p=p) for name, p in zip(tested, corrected, strict=True)}

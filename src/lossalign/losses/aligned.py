@@ -8,10 +8,53 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.core import InputError, ParameterGroup, ParameterSpec
+from lossalign.core import ParameterSpec
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
-from lossalign.losses.classes import check_groups, check_labels, check_shapes, class_pairs, symmetric
+from lossalign.losses.classes import (
+    check_groups,
+    check_labels,
+    check_shapes,
+    class_frequencies,
+    class_group,
+    class_pairs,
+    symmetric,
+)
+
+_GROUPS: dict[str, tuple[float, float, int]] = {
+    "weights": (-3.0, 3.0, 1),
+    "offsets": (-3.0, 3.0, 1),
+    "pairs": (-1.0, 1.0, 3),
+    "focus": (-0.5, 3.0, 1),
+    "smoothing": (0.0, 0.5, 6),
+}
+"""Smallest value, largest value, and what β is divided by, in the order of Φ."""
+
+
+def focal_factor(loss: Tensor, gamma: Tensor) -> Tensor:
+    """(1 − p)^γ, from loss = −log p [B] and γ [B].
+
+    1 − p is taken as 10⁻⁶ at least, which keeps value and gradient finite where p = 1, for γ < 1 too.
+
+    Example:
+        >>> focal_factor(-torch.tensor([0.9, 1.0]).log(), torch.tensor([2.0, 0.0]))
+        tensor([0.0100, 1.0000])
+    """
+    return (-torch.expm1(-loss)).clamp(min=1e-6) ** gamma
+
+
+def smoothed(loss: Tensor, log_probs: Tensor, epsilon: Tensor) -> Tensor:
+    """(1 − ε)·l + ε · mean_j(−log p_j), from l [B], log p [B, C] and ε [B].
+
+    A class of probability 0, which a model has ruled out by a logit of −∞, adds nothing to the sum of the mean.
+
+    Example:
+        >>> log_probs = torch.tensor([[0.5, 0.5]]).log()
+        >>> smoothed(torch.tensor([2.0]), log_probs, torch.tensor([0.1]))
+        tensor([1.8693])
+    """
+    possible = log_probs.masked_fill(log_probs.isneginf(), 0.0)
+    return (1 - epsilon) * loss - epsilon * possible.mean(-1)
 
 
 def aligned_loss(
@@ -22,12 +65,17 @@ def aligned_loss(
     phi: Tensor | None = None,
     frequencies: Tensor | None = None,
     kappa: float = 1.0,
+    *,
+    gamma: Tensor | None = None,
+    epsilon: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy with class weights, logit offsets and pairwise margins.
+    """Cross-entropy with class weights, logit offsets, pairwise margins, focus and label smoothing.
 
-        l(z, y) = (w_y / Σ_c π_c w_c) · [ logsumexp_j( z_j + b_j − b_y − κ Φ_yj·1[j≠y] ) − z_y ],   w = exp(u)
+        l(z, y) = (w_y / Σ_c π_c w_c) · [ (1 − ε_y) · (1 − p_y)^γ_y · (−log p_y) + ε_y · mean_j(−log p_j) ]
+        p = softmax_j( z_j + b_j − κ Φ_yj·1[j≠y] ),   w = exp(u)
 
-    The term j = y of the sum is z_y, so l ≥ 0 for every u, b and Φ.
+    Every term is ≥ 0, so l ≥ 0 for every u, b, Φ and γ and all ε in [0, 1]. With γ = ε = 0 the bracket is
+    logsumexp_j( z_j + b_j − b_y − κ Φ_yj·1[j≠y] ) − z_y.
 
     Args:
         logits: z [B, C].
@@ -37,6 +85,8 @@ def aligned_loss(
         phi: pair margins Φ [C, C]; Φ_ij > 0 merges i and j, Φ_ij < 0 separates them. Zeros if None.
         frequencies: π, training class frequencies [C]; uniform if None.
         kappa: κ, the scale of Φ in logits.
+        gamma: focusing exponents γ [C]; γ = 2 is focal loss (Lin et al. 2017, arXiv 1708.02002). Zeros if None.
+        epsilon: label smoothing ε [C] (Szegedy et al. 2016, arXiv 1512.00567). Zeros if None.
 
     Returns:
         The loss of every example [B].
@@ -51,7 +101,12 @@ def aligned_loss(
         adjusted = adjusted + b
     if phi is not None:
         adjusted = adjusted - kappa * (phi - torch.diag(torch.diagonal(phi)))[targets]
-    loss = -F.log_softmax(adjusted, -1).gather(-1, targets[:, None]).squeeze(-1)
+    log_probs = F.log_softmax(adjusted, -1)
+    loss = -log_probs.gather(-1, targets[:, None]).squeeze(-1)
+    if gamma is not None:
+        loss = loss * focal_factor(loss, gamma[targets])
+    if epsilon is not None:
+        loss = smoothed(loss, log_probs, epsilon[targets])
     if u is not None:
         w = u.exp()
         pi = torch.ones_like(w) if frequencies is None else frequencies
@@ -63,15 +118,19 @@ def aligned_loss(
 class AlignedLoss(AdaptiveLoss):
     """The default loss for classification; exactly cross-entropy until the controller moves Φ.
 
-    Groups: ``weights`` (u ∈ [−3, 3]^C), ``offsets`` (b ∈ [−3, 3]^C), ``pairs`` (Φ ∈ [−1, 1], symmetric). A group
-    that is off stays at 0.
+        l(z, y) = (w_y / Σ_c π_c w_c) · [ (1 − ε_y) · (1 − p_y)^γ_y · (−log p_y) + ε_y · mean_j(−log p_j) ]
+        p = softmax_j( z_j + b_j − κ Φ_yj·1[j≠y] ),   w = exp(u)
+
+    Groups: ``weights`` (u ∈ [−3, 3]^C), ``offsets`` (b ∈ [−3, 3]^C), ``pairs`` (Φ ∈ [−1, 1], symmetric), ``focus``
+    (γ ∈ [−0.5, 3]^C), ``smoothing`` (ε ∈ [0, 0.5]^C). A group that is off stays at 0.
 
     Args:
         num_classes: C.
         groups: which groups the controller may move.
         frequencies: training class frequencies or counts π, for ``weights``; uniform if not given.
         kappa: κ, the scale of a pair's Φ in logits.
-        step: β of weights and offsets; pairs move by a third of it, as their range is a third.
+        step: β of weights, offsets and focus; pairs move by a third and smoothing by a sixth of it, as their ranges
+            are narrower.
 
     Example:
         >>> loss = AlignedLoss(num_classes=3)
@@ -87,57 +146,40 @@ class AlignedLoss(AdaptiveLoss):
         kappa: float = 1.0,
         step: float = 0.3,
     ) -> None:
-        check_groups(groups, ("weights", "offsets", "pairs"), num_classes)
+        check_groups(groups, tuple(_GROUPS), num_classes)
         self.num_classes = num_classes
         self.kappa = kappa
         self.frequencies = torch.full((num_classes,), 1.0 / num_classes)
         if frequencies is not None:
-            counts = torch.as_tensor(frequencies, dtype=torch.float32)
-            if counts.shape != (num_classes,) or not bool(((counts > 0) & counts.isfinite()).all()):
-                raise InputError(
-                    f"frequencies: give one positive, finite number for each of {num_classes} classes; got "
-                    f"{counts.tolist() if counts.numel() <= 20 else tuple(counts.shape)}."
-                )
-            self.frequencies = counts / counts.sum()
+            self.frequencies = class_frequencies(frequencies, num_classes, "frequencies")
         classes = class_pairs(num_classes, diagonal=True, pairs="pairs" in groups)
-        names = tuple(map(str, range(num_classes)))
-        made: list[ParameterGroup] = [
-            ParameterGroup(
-                name=name, labels=names, initial=0.0, low=-3.0, high=3.0, step=step, classes=classes["diagonal"]
-            )
-            for name in ("weights", "offsets")
+        made = [
+            class_group(name, classes.get(name, classes["diagonal"]), low=low, high=high, step=step / parts)
+            for name, (low, high, parts) in _GROUPS.items()
             if name in groups
         ]
-        if "pairs" in groups:
-            labels = tuple(f"{i}·{j}" for i, j in classes["pairs"])
-            made.append(
-                ParameterGroup(
-                    name="pairs",
-                    labels=labels,
-                    initial=0.0,
-                    low=-1.0,
-                    high=1.0,
-                    step=step / 3,
-                    classes=classes["pairs"],
-                )
-            )
         self.spec = ParameterSpec(tuple(made))
         self.num_statistics = 2 if "pairs" in groups else 1
-
-    def _parts(self, phi: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        slices = self.spec.slices
-        u = phi[slices["weights"]] if "weights" in slices else None
-        b = phi[slices["offsets"]] if "offsets" in slices else None
-        if "pairs" not in slices:
-            return u, b, None
-        where = self.classes.to(phi.device)[slices["pairs"]]
-        return u, b, symmetric(phi[slices["pairs"]], where, self.num_classes)
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every example [B], from logits [B, C]."""
         check_shapes(outputs, targets, self.num_classes)
-        u, b, pairs = self._parts(phi)
-        return aligned_loss(outputs.float(), targets, u, b, pairs, self.frequencies.to(outputs.device), self.kappa)
+        part = {name: phi[where] for name, where in self.spec.slices.items()}
+        return aligned_loss(
+            outputs.float(),
+            targets,
+            u=part.get("weights"),
+            b=part.get("offsets"),
+            phi=self._matrix(part["pairs"]) if "pairs" in part else None,
+            frequencies=self.frequencies.to(outputs.device),
+            kappa=self.kappa,
+            gamma=part.get("focus"),
+            epsilon=part.get("smoothing"),
+        )
+
+    def _matrix(self, pairs: Tensor) -> Tensor:
+        where = self.classes.to(pairs.device)[self.spec.slices["pairs"]]
+        return symmetric(pairs, where, self.num_classes)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + C_ii) for classes, log(1 + [C_ij, C_ji]) when pairs are on [P, S]."""

@@ -1,4 +1,4 @@
-"""What the classification losses share: labels, class pairs, and the symmetric matrix they fill."""
+"""What the classification losses share: labels, counts, groups of parameters, class pairs and their matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lossalign.core import InputError
+from lossalign.core import InputError, ParameterGroup
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -58,6 +58,28 @@ def check_groups(groups: Sequence[str], known: Sequence[str], num_classes: int) 
         raise InputError(f"groups={tuple(groups)}: choose one or more from {tuple(known)}.")
 
 
+def class_frequencies(counts: Sequence[float] | Tensor, num_classes: int, name: str) -> Tensor:
+    """π: counts or frequencies as shares that sum to 1 [C]; ``name`` is the argument they came by.
+
+    Example:
+        >>> class_frequencies([30, 10], 2, "counts")
+        tensor([0.7500, 0.2500])
+    """
+    given = torch.as_tensor(counts, dtype=torch.float32)
+    if given.shape != (num_classes,) or not bool(((given > 0) & given.isfinite()).all()):
+        raise InputError(
+            f"{name}: give one positive, finite number for each of {num_classes} classes; got "
+            f"{given.tolist() if given.numel() <= 20 else tuple(given.shape)}."
+        )
+    return given / given.sum()
+
+
+def class_group(name: str, classes: Pairs, *, low: float, high: float, step: float) -> ParameterGroup:
+    """Parameters that start at 0, one for each entry of ``classes``, labelled ``i`` or ``i·j``."""
+    labels = tuple(f"{i}" if i == j else f"{i}·{j}" for i, j in classes)
+    return ParameterGroup(name=name, labels=labels, initial=0.0, low=low, high=high, step=step, classes=classes)
+
+
 def class_pairs(num_classes: int, *, diagonal: bool, pairs: bool) -> dict[str, Pairs]:
     """The classes each parameter of a symmetric matrix speaks of, by group.
 
@@ -82,6 +104,8 @@ def symmetric(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
                 [2., 0.]])
     """
     i, j = classes.unbind(-1)
-    empty = torch.zeros(num_classes * num_classes, dtype=values.dtype, device=values.device)
+    # torch.zeros would be one tensor for all children under vmap, and inductor then adds them all into it (pytorch
+    # issue 183986)
+    empty = values.new_zeros(num_classes * num_classes)
     upper = empty.index_add(0, i * num_classes + j, values).view(num_classes, num_classes)
     return torch.triu(upper) + torch.triu(upper, 1).T

@@ -12,11 +12,15 @@ from torch import nn
 
 from lossalign.core import InputError, import_plug
 from lossalign.models.densenet import DenseNet
+from lossalign.models.heads import with_cosine_head
 from lossalign.models.resnet import ResNet
 from lossalign.models.small import MLP, SmallCNN
 from lossalign.models.wide_resnet import WideResNet
 
 Shape = tuple[int, ...]
+
+COSINE = "+cosine"
+"""What a model's name ends in when its last layer is a ``CosineLinear``."""
 
 _IMAGE_NETWORKS: dict[str, Callable[..., nn.Module]] = {
     r"resnet(\d+)": ResNet,
@@ -26,7 +30,7 @@ _IMAGE_NETWORKS: dict[str, Callable[..., nn.Module]] = {
 }
 _KNOWN = (
     "resnet20 (any depth 6n + 2), wrn-28-10 (depth, width), densenet-100-12 (depth, growth), small-cnn, mlp, "
-    "mlp-64-32 (hidden sizes), or module:factory for a model of your own"
+    "mlp-64-32 (hidden sizes), or module:factory for a model of your own; each may end in +cosine"
 )
 
 
@@ -40,7 +44,8 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
         name: ``resnet20`` and every other depth 6n + 2, ``wrn-28-10``, ``densenet-100-12``, ``small-cnn``, ``mlp``,
             ``mlp-64-32`` (hidden sizes), or ``module:factory`` for a model of your own. The factory is called with
             those of ``input_shape``, ``num_classes`` and ``in_channels`` that its signature names; a module in the
-            current directory is found.
+            current directory is found. A name that ends in ``+cosine`` (``resnet32+cosine``, ``module:factory+cosine``)
+            has its last ``nn.Linear`` exchanged for a ``CosineLinear``, for LDAM.
         input_shape: shape of one input: (channels, height, width) of an image, (features,) of a row of a table.
         num_classes: C.
         generator: where the initial weights come from.
@@ -61,11 +66,13 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        if ":" in name:
-            model = _build_own(name, input_shape, num_classes)
-        else:
-            model = _build_ours(name, input_shape, num_classes)
-        _check_output(name, model, input_shape, num_classes)
+        plain = name.removesuffix(COSINE)
+        build = _build_own if ":" in plain else _build_ours
+        model = build(plain, input_shape, num_classes)
+        _check_output(plain, model, input_shape, num_classes)
+        if plain != name:
+            model = with_cosine_head(name, model, num_classes)
+            _check_output(name, model, input_shape, num_classes)
     return model
 
 

@@ -1,10 +1,12 @@
 """What ALA is measured against. Rivals move Φ through the same protocol, so that only the decision differs."""
 
+from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix
 from lossalign.rivals.schedules import designed, effective_number, fixed, inverse_frequency, logit_adjustment
 
 __all__ = [
+    "PopulationBasedController",
     "confusion_matrix",
     "designed",
     "effective_number",

@@ -44,6 +44,11 @@ class RuleController:
         """Φ of every child [n, P]."""
         return self._phi
 
+    @property
+    def parents(self) -> Tensor | None:
+        """Everybody goes on with its own weights."""
+        return None
+
     def step(self, seen: Observation) -> dict[str, Tensor]:
         """Follow the rule."""
         self._phi = self._fitted(self._rule(self._phi, seen))

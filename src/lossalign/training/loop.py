@@ -5,6 +5,7 @@ children → metrics and statistics → controllers → Φ → loss → children
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,32 @@ class StepRecord:
     """The metric of the averaged weights on the selection split [N]."""
     logs: dict[str, Tensor] = field(default_factory=dict)
     """What controllers tell: reward, entropy, reset [N]; NaN where one tells nothing."""
+
+
+class Clock:
+    """Where the time of a population goes, in seconds since it was made."""
+
+    def __init__(self, children: int) -> None:
+        self._children, self._at = children, 0.0
+        self.seconds: dict[str | int, float] = {}
+
+    def start(self) -> None:
+        """A step begins."""
+        self._at = time.perf_counter()
+
+    def lap(self, what: str | int) -> None:
+        """The time since the last lap went into ``what``: train, observe, select, or a controller by its number."""
+        now = time.perf_counter()
+        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._at
+        self._at = now
+
+    def cost(self, controller: int, children: int, *, looks: bool) -> float | None:
+        """A controller's time with its children's share of training and selecting, and of measuring the reward split
+        if it ``looks`` at it, over their share of training and selecting alone; None before the first step."""
+        share, spent = children / self._children, self.seconds
+        alone = share * (spent.get("train", 0.0) + spent.get("select", 0.0))
+        more = spent.get(controller, 0.0) + (share * spent.get("observe", 0.0) if looks else 0.0)
+        return (alone + more) / alone if alone else None
 
 
 class Population:
@@ -89,9 +116,11 @@ class Population:
         self._best = torch.full((children.count,), torch.inf)
         self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
         self._history: list[Tensor] = []
+        self.clock = Clock(children.count)
 
     def step(self) -> StepRecord:
         """K iterations of every child, then one move of every controller."""
+        self.clock.start()
         phi = torch.cat([controller.phi.to(self._device) for controller in self.controllers])
         self._loss.spec.check(phi)
         losses, values, outputs = self._train(phi)
@@ -105,8 +134,14 @@ class Population:
             progress=(self.step_count + 1) / self.steps,
             device=self._device,
         )
-        told = [controller.step(self._part(seen, rows, controller.phi.device)) for controller, rows in self._owners()]
+        self.clock.lap("observe")
+        told = []
+        for number, (controller, rows) in enumerate(self._owners()):
+            told.append(controller.step(self._part(seen, rows, controller.phi.device)))
+            self.clock.lap(number)
         selection = self._select()
+        self._inherit()
+        self.clock.lap("select")
         if self.step_count % self._stride == 0:
             self._history.append(phi.cpu())
         self.step_count += 1
@@ -127,12 +162,14 @@ class Population:
         for point in self._points:
             losses += self.children.advance(point - at, phi) * (point - at) / self._every
             check_finite(losses, "training loss", step)
+            self.clock.lap("train")
             at = point
             if self._preset.evaluation == "minibatch":
                 values.append(self._minibatch(weights, step))
             else:
                 outputs, errors = self._evaluate(weights, step)
                 values.append(errors)
+            self.clock.lap("observe")
         if self._preset.evaluation == "minibatch":
             outputs, _ = self._evaluate(weights, step)
         return losses, torch.stack(values), outputs
@@ -159,6 +196,14 @@ class Population:
         self.children.keep_best(better)
         self._best = torch.where(better, errors, self._best)
         return values
+
+    def _inherit(self) -> None:
+        """Children go on with the weights that their controller says."""
+        parents = torch.arange(self.children.count)
+        for controller, rows in self._owners():
+            if controller.parents is not None:
+                parents[rows] = rows.start + controller.parents
+        self.children.inherit(parents)
 
     def _owners(self) -> list[tuple[Controller, slice]]:
         starts = [0, *self._ends[:-1]]

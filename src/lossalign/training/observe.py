@@ -38,7 +38,8 @@ def check_validation(loss: AdaptiveLoss, targets: Tensor, name: str) -> None:
         raise InputError(f"{name}: it holds {targets.numel()} samples; a metric needs at least 2.")
     loss.check_targets(targets, name)
     needed = loss.spec.classes
-    absent = sorted(set(needed[needed >= 0].tolist()) - set(targets.tolist()))
+    present = targets.unique() if targets.ndim == 1 else targets.bool().any(0).nonzero()
+    absent = sorted(set(needed[needed >= 0].tolist()) - set(present.flatten().tolist()))
     if absent:
         raise InputError(
             f"{name}: class {absent[0]} has no samples, and Eq. 7 divides by their number; add at least one of "

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lossalign.children.fused import layers as fused
+from lossalign.core import CosineLinear
 
 _STACKED: dict[type[nn.Module], type[fused.Stacked]] = {
     nn.Linear: fused.FusedLinear,
+    CosineLinear: fused.FusedCosineLinear,
     nn.Conv1d: fused.FusedConv,
     nn.Conv2d: fused.FusedConv,
     nn.Conv3d: fused.FusedConv,

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lossalign.core import scaled_cosine
+
 Stack = Callable[[Sequence[nn.Module], str], Tensor | None]
 """(the N layers, name of a parameter or buffer) → the stacked one."""
 
@@ -58,6 +60,17 @@ class FusedLinear(Stacked):
         """[N·B, …, in] → [N·B, …, out]."""
         flat, weight = x.reshape(self.n, -1, x.shape[-1]), self.weight.transpose(1, 2)
         y = torch.bmm(flat, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], flat, weight)
+        return y.view(*x.shape[:-1], -1)
+
+
+class FusedCosineLinear(Stacked):
+    """``CosineLinear``: one batched matrix product of directions."""
+
+    weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N·B, …, in] → [N·B, …, out]."""
+        y = scaled_cosine(x.reshape(self.n, -1, x.shape[-1]), self.weight, self.settings["scale"])
         return y.view(*x.shape[:-1], -1)
 
 

@@ -1,0 +1,61 @@
+"""Which methods of a run train side by side in one population."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lossalign.control import Preset
+from lossalign.core import InputError
+from lossalign.experiments.config import RunConfig
+from lossalign.experiments.methods import entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Methods that train side by side in one population: under one loss, as one network, measured the same way."""
+
+    loss: str
+    model: str
+    preset: Preset
+    """How it is measured."""
+    methods: tuple[str, ...]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that at least one of the methods needs."""
+        return self.preset.groups
+
+
+_MEASURED = ("average", "evaluation", "evaluations", "gamma")
+"""Switches of the preset that a whole population shares."""
+
+
+def families(config: RunConfig) -> dict[str, Family]:
+    """The trained methods of a run by population; the run's own loss, network and preset give the plain name."""
+    own, found = config.controls(), dict[str, Family]()
+    for written in config.methods:
+        one = entry(written)
+        missing = [name for name in one.method.after if name not in config.methods]
+        if missing:
+            raise InputError(f"method {written!r} starts from {missing[0]!r}; add it to the methods.")
+        if one.method.controller is None:
+            continue
+        preset = config.controls(one.switches)
+        loss = one.method.loss or preset.loss
+        groups = one.method.groups or preset.groups
+        differs = [
+            f"-{name}={getattr(preset, name)}" for name in _MEASURED if getattr(preset, name) != getattr(own, name)
+        ]
+        name = loss + one.method.model + "".join(differs)
+        before = found.get(name)
+        found[name] = Family(
+            loss=loss,
+            model=config.model + one.method.model,
+            preset=replace(
+                preset,
+                groups=tuple(dict.fromkeys((*(before.groups if before else ()), *groups))),
+                sensitivity=preset.sensitivity or (before is not None and before.preset.sensitivity),
+            ),
+            methods=(*(before.methods if before else ()), written),
+        )
+    return found

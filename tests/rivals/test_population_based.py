@@ -1,0 +1,57 @@
+"""Population-based training: the worst inherit from the best, and only they explore."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lossalign.core import Observation, ParameterSpec, generator
+from lossalign.losses import AlignedLoss
+from lossalign.rivals import PopulationBasedController
+
+SPEC = AlignedLoss(4, groups=("weights", "offsets")).spec
+OFFSETS, WEIGHTS = SPEC.select(["offsets"]), SPEC.select(["weights"])
+
+
+def make(children: int = 8) -> PopulationBasedController:
+    return PopulationBasedController(SPEC, children=children, groups=("offsets",), generator=generator(0))
+
+
+def seen(errors: Tensor, progress: float) -> Observation:
+    empty = torch.zeros(len(errors), SPEC.size, 2)
+    return Observation(metric=errors, statistics=empty, sensitivity=empty, progress=progress)
+
+
+def test_children_start_apart_in_what_is_searched_alone() -> None:
+    phi = make().phi
+    assert len(phi[:, OFFSETS].unique(dim=0)) == 8
+    assert not phi[:, WEIGHTS].any()
+
+
+def test_the_worst_quarter_inherits_from_the_best_quarter_and_explores() -> None:
+    rival = make()
+    before, errors = rival.phi.clone(), torch.tensor([0.5, 0.1, 0.6, 0.3, 0.9, 0.2, 0.8, 0.4])
+    rival.step(seen(errors, 0.1))
+    assert rival.parents is not None
+    heirs = (rival.parents != torch.arange(8)).nonzero().flatten().tolist()
+    assert heirs == [4, 6]
+    assert set(rival.parents[heirs].tolist()) <= {1, 5}
+    moved = (rival.phi - before[rival.parents]).abs()
+    assert moved[heirs].any()
+    assert not moved[[0, 1, 2, 3, 5, 7]].any()
+    assert float(moved.max()) <= 2 * 0.3 + 1e-6
+
+
+def test_it_is_ready_twenty_times_a_run_and_not_at_its_end() -> None:
+    rival, ready = make(), 0
+    for t in range(1, 101):
+        rival.step(seen(torch.rand(8, generator=generator(t)), t / 100))
+        ready += rival.parents is not None
+    assert ready == 19
+
+
+def test_parameters_stay_in_range() -> None:
+    rival = make()
+    for t in range(1, 21):
+        rival.step(seen(torch.rand(8, generator=generator(t)), t / 20))
+        ParameterSpec.check(SPEC, rival.phi)
