@@ -13,6 +13,7 @@ from lossalign.experiments import score as score_module
 from lossalign.experiments.populations import build
 from lossalign.experiments.recipes import recipe_for
 from lossalign.losses import AlignedLoss
+from lossalign.rivals import rescaled
 
 SMALL = {"iterations": 100, "children": 2, "seeds": 1}
 
@@ -106,7 +107,8 @@ def test_a_fraction_for_validation_replaces_the_numbers_per_class():
 
 def test_every_method_has_a_controller_or_starts_from_one():
     for method in METHODS.values():
-        assert (method.controller is None) == (method.derived is not None) == bool(method.after)
+        assert (method.controller is None) == (method.derived is not None)
+        assert bool(method.after) == (method.derived is not None or method.refits)
 
 
 class TestWrittenMethods:
@@ -222,3 +224,19 @@ class TestRecipeFiles:
     def test_a_missing_file_is_one_sentence(self):
         with pytest.raises(InputError, match="cannot be read"):
             recipe_for("missing.toml")
+
+
+def test_a_refit_trains_last_on_both_splits_under_what_ala_learned():
+    experiment = build(recipe_for("digits-lt", methods=("refit-ala", "fixed", "ala"), **SMALL))
+    assert list(experiment.populations) == ["aligned", "aligned-refit"]
+    first, second = experiment.populations.values()
+    for _ in range(first.steps):
+        first.step()
+    for _ in range(3):
+        second.step()
+    arm = next(arm for arm in experiment.arms if arm.method == "ala")
+    learned = first.history[0][:, arm.rows].mean(1)
+    data = experiment.data[0]
+    expected = rescaled({"offsets": learned}, data.train.counts, data.splits.train_and_reward.counts)["offsets"]
+    torch.testing.assert_close(second.history[0][:3, 0], expected[:3])
+    assert second.history[0][2].any()

@@ -31,7 +31,10 @@ _MEASURED = ("average", "evaluation", "evaluations", "gamma")
 
 
 def families(config: RunConfig) -> dict[str, Family]:
-    """The trained methods of a run by population; the run's own loss, network and preset give the plain name."""
+    """The trained methods of a run by population, in the order they train; what is refitted trains last.
+
+    The run's own loss, network and preset give the plain name.
+    """
     own, found = config.controls(), dict[str, Family]()
     for written in config.methods:
         one = entry(written)
@@ -46,7 +49,7 @@ def families(config: RunConfig) -> dict[str, Family]:
         differs = [
             f"-{name}={getattr(preset, name)}" for name in _MEASURED if getattr(preset, name) != getattr(own, name)
         ]
-        name = loss + one.method.model + "".join(differs)
+        name = loss + one.method.model + "".join(differs) + ("-refit" if one.method.refits else "")
         before = found.get(name)
         found[name] = Family(
             loss=loss,
@@ -58,4 +61,4 @@ def families(config: RunConfig) -> dict[str, Family]:
             ),
             methods=(*(before.methods if before else ()), written),
         )
-    return found
+    return dict(sorted(found.items(), key=lambda item: item[0].endswith("-refit")))

@@ -39,6 +39,11 @@ class Setting:
     seed: int
     device: torch.device
     """Where the children train."""
+    learned: Callable[[str], rivals.Schedule]
+    """Φ along the training of another method under the same seed, as the mean of its children; known once it is
+    trained."""
+    counts_before: Tensor
+    """Training examples of each class without the reward split [C]."""
 
     @property
     def spec(self) -> ParameterSpec:
@@ -69,6 +74,7 @@ class Method:
         after: the methods it is made of.
         looks: whether its controller looks at the reward split.
         learns: whether it learns from it.
+        refits: whether it trains after the methods ``after``, on the reward split too, under the Φ they learned.
     """
 
     controller: Callable[[Setting], Controller] | None
@@ -79,6 +85,7 @@ class Method:
     after: tuple[str, ...] = ()
     looks: bool = False
     learns: bool = False
+    refits: bool = False
 
 
 LARGE = 400
@@ -113,6 +120,13 @@ def _designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0
         return rivals.designed(setting.spec, setting.children, group, values(setting.counts), since)
 
     return Method(controller=controller, groups=(group,), **{"loss": "aligned", **more})  # type: ignore[arg-type]
+
+
+def _replayed(setting: Setting) -> Controller:
+    def schedule() -> rivals.Schedule:
+        return rivals.rescaled(setting.learned("ala"), setting.counts_before, setting.counts)
+
+    return rivals.ReplayedController(setting.spec, children=setting.children, schedule=schedule)
 
 
 METHODS: dict[str, Method] = {
@@ -152,6 +166,7 @@ METHODS: dict[str, Method] = {
         groups=("diagonal", "pairs"),
         looks=True,
     ),
+    "refit-ala": Method(controller=_replayed, after=("ala",), refits=True),
     "post-hoc-offsets": Method(controller=None, derived="offsets", after=("fixed",)),
     "post-hoc-reward": Method(controller=None, derived="offsets-of-reward", after=("fixed",)),
     "post-hoc-ala": Method(controller=None, derived="offsets-of-reward", after=("ala",)),
@@ -193,8 +208,9 @@ def entry(written: str) -> Entry:
             switches.append(part)
         else:
             switches[-1] += f",{part}"
-    found = Entry(name=name, method=METHODS[name], and_reward=name != before, switches=tuple(switches))
-    if found.and_reward and (found.method.looks or found.method.controller is None):
+    method = METHODS[name]
+    found = Entry(name=name, method=method, and_reward=name != before or method.refits, switches=tuple(switches))
+    if name != before and (found.method.looks or found.method.controller is None):
         raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")
     if found.switches and found.method.controller is None:
         raise InputError(f"method {written!r}: {name} trains nobody, so it has no switches.")

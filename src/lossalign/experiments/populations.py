@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from lossalign.experiments.methods import Setting, entry, make_loss
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, metric_named
 from lossalign.models import build_model
+from lossalign.rivals import Schedule
 from lossalign.training import LabelledSet, Population
 
 
@@ -208,7 +210,8 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
             Arm(method=method, seed=seed, population=name, start=i * config.children, children=config.children)
             for i, (seed, method) in enumerate((seed, method) for seed in data for method in family.methods)
         ]
-        populations[name] = _population(config, family, losses[name], metric, data, own, device, say)
+        learned = partial(_learned, arms, populations, losses)
+        populations[name] = _population(config, family, losses[name], metric, data, own, learned, device, say)
         arms += own
     return Experiment(
         config=config,
@@ -249,6 +252,17 @@ def _children(
     return make(slice(None)) if ranks.count == 1 else DistributedChildren(make, len(rows), ranks)
 
 
+def _learned(
+    arms: list[Arm], populations: dict[str, Population], losses: dict[str, AdaptiveLoss], seed: int, method: str
+) -> Schedule:
+    """Φ along the training of a method, as the mean of its children, by group [steps, size]."""
+    arm = next(arm for arm in arms if (arm.method, arm.seed) == (method, seed))
+    phi, kept = populations[arm.population].history
+    stride = int(kept[1] - kept[0]) if len(kept) > 1 else 1
+    mean = phi[:, arm.rows].mean(1).repeat_interleave(stride, 0)
+    return {name: mean[:, where] for name, where in losses[arm.population].spec.slices.items()}
+
+
 def _population(
     config: RunConfig,
     family: Family,
@@ -256,6 +270,7 @@ def _population(
     metric: Metric,
     data: dict[int, SeedData],
     arms: list[Arm],
+    learned: Callable[[int, str], Schedule],
     device: torch.device,
     say: Callable[[str], None],
 ) -> Population:
@@ -270,6 +285,8 @@ def _population(
             counts=data[arm.seed].trained_on(and_reward=one.and_reward).counts,
             seed=arm.seed,
             device=device,
+            learned=partial(learned, arm.seed),
+            counts_before=data[arm.seed].train.counts,
         )
         assert one.method.controller is not None
         controllers.append(one.method.controller(setting))

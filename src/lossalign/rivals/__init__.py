@@ -2,11 +2,14 @@
 
 from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
+from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
 from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix
 from lossalign.rivals.schedules import designed, effective_number, fixed, inverse_frequency, logit_adjustment
 
 __all__ = [
     "PopulationBasedController",
+    "ReplayedController",
+    "Schedule",
     "confusion_matrix",
     "designed",
     "effective_number",
@@ -16,4 +19,5 @@ __all__ = [
     "logit_adjustment",
     "proportional_rule",
     "random_matrix",
+    "rescaled",
 ]
