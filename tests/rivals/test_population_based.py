@@ -55,3 +55,14 @@ def test_parameters_stay_in_range() -> None:
     for t in range(1, 21):
         rival.step(seen(torch.rand(8, generator=generator(t)), t / 20))
         ParameterSpec.check(SPEC, rival.phi)
+
+
+def test_without_exploring_only_weights_survive() -> None:
+    rival = PopulationBasedController(
+        SPEC, children=4, groups=("offsets",), generator=generator(0), times=4, share=0.5, far=0
+    )
+    rival.step(seen(torch.tensor([0.1, 0.2, 0.3, 0.4]), 0.25))
+    assert rival.parents is not None
+    assert rival.parents[:2].tolist() == [0, 1]
+    assert set(rival.parents[2:].tolist()) <= {0, 1}
+    assert not rival.phi.any()

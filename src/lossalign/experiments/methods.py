@@ -122,6 +122,19 @@ def _designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0
     return Method(controller=controller, groups=(group,), **{"loss": "aligned", **more})  # type: ignore[arg-type]
 
 
+def _surviving(setting: Setting) -> Controller:
+    preset = setting.preset
+    return rivals.PopulationBasedController(
+        setting.spec,
+        children=setting.children,
+        groups=preset.groups,
+        generator=setting.generator("survival"),
+        times=max(1, setting.config.steps // (preset.inherit or 10)),
+        share=preset.heirs,
+        far=0,
+    )
+
+
 def _replayed(setting: Setting) -> Controller:
     def schedule() -> rivals.Schedule:
         return rivals.rescaled(setting.learned("ala"), setting.counts_before, setting.counts)
@@ -155,6 +168,7 @@ METHODS: dict[str, Method] = {
         ),
         looks=True,
     ),
+    "survival": Method(controller=_surviving, looks=True),
     "random-matrix": Method(
         controller=lambda s: rivals.random_matrix(s.spec, children=s.children, generator=s.generator("matrix")),
         loss="class-correlation",

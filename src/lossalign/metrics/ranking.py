@@ -88,6 +88,8 @@ def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Te
                 f"average='macro' needs outputs [V, C], got {tuple(outputs.shape)}; with one score a sample choose "
                 "average='binary'."
             )
+        if targets.ndim == 2:
+            return outputs.T, targets.T > 0
         classes = torch.arange(outputs.shape[-1], device=outputs.device)
         return outputs.softmax(-1).T, targets == classes[:, None]
     if outputs.ndim > 2 or (outputs.ndim == 2 and outputs.shape[-1] > 2):
@@ -128,7 +130,7 @@ class AUCPR(Metric):
         self.average = average
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The area, a scalar, of outputs [V, C] against labels [V]."""
+        """The area, a scalar, of outputs [V, C] against labels [V], or with ``macro`` against 0/1 labels [V, C]."""
         return average_precision(*_one_vs_rest(outputs, targets, self.average)).nanmean()
 
 
@@ -155,5 +157,5 @@ class AUROC(Metric):
         self.average = average
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The area, a scalar, of outputs [V, C] against labels [V]."""
+        """The area, a scalar, of outputs [V, C] against labels [V], or with ``macro`` against 0/1 labels [V, C]."""
         return auroc(*_one_vs_rest(outputs, targets, self.average)).nanmean()

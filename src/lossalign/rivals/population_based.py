@@ -11,29 +11,33 @@ from torch import Tensor
 
 from lossalign.core import Observation, ParameterSpec, heirs
 
-READY = 20
-"""How often in a run children are compared."""
-SHARE = 0.25
-"""Of children that give up and inherit."""
-FAR = 2
-"""β that exploring moves a parameter at most."""
-
 
 class PopulationBasedController:
-    """Every twentieth of a run the worst quarter of n children take over the weights and Φ of the best quarter, and
-    their Φ is moved at random.
+    """From time to time the worst of n children take over the weights and Φ of the best, and their Φ is moved at random.
 
     Args:
         spec: the loss's parameters.
         children: n.
         groups: which groups of parameters are searched.
         generator: of the random moves.
+        times: how often in a run children are compared.
+        share: of children that give up and inherit.
+        far: β that exploring moves a parameter at most; 0 leaves Φ at its start, and only the fittest weights survive.
     """
 
     def __init__(
-        self, spec: ParameterSpec, *, children: int, groups: Sequence[str], generator: torch.Generator
+        self,
+        spec: ParameterSpec,
+        *,
+        children: int,
+        groups: Sequence[str],
+        generator: torch.Generator,
+        times: int = 20,
+        share: float = 0.25,
+        far: int = 2,
     ) -> None:
         self._spec, self._moved, self._generator = spec, spec.select(groups), generator
+        self._times, self._share, self._far = times, share, far
         self._phi = spec.initial.expand(children, -1).clone()
         self._explore(torch.arange(children))
         self._ready = 0
@@ -51,16 +55,16 @@ class PopulationBasedController:
 
     def step(self, seen: Observation) -> dict[str, Tensor]:
         """Exploit and explore, if it is time."""
-        ready, self._parents = math.floor(READY * seen.progress + 1e-9), None
-        if ready > self._ready and ready < READY:
-            self._parents = parents = heirs(seen.metric, SHARE, self._generator)
+        ready, self._parents = math.floor(self._times * seen.progress + 1e-9), None
+        if self._ready < ready < self._times:
+            self._parents = parents = heirs(seen.metric, self._share, self._generator)
             self._phi = self._phi[parents]
             self._explore((parents != torch.arange(len(parents))).nonzero().flatten())
         self._ready = ready
         return {}
 
     def _explore(self, children: Tensor) -> None:
-        far = torch.randint(-FAR, FAR + 1, (len(children), len(self._moved)), generator=self._generator)
+        far = torch.randint(-self._far, self._far + 1, (len(children), len(self._moved)), generator=self._generator)
         low, high, step = (value[self._moved] for value in (self._spec.low, self._spec.high, self._spec.step))
         moved = (self._phi[children][:, self._moved] + far * step).clamp(low, high)
         self._phi[children[:, None], self._moved] = moved

@@ -97,9 +97,10 @@ def observe(
 
     Args:
         loss: gives the statistics.
-        metric: gives the sensitivity; None if the metric is more than a function of outputs, then zeros.
+        metric: gives the sensitivity; None if the metric is more than a function of outputs, then zeros; zeros too if a
+            sample has several labels.
         outputs: validation outputs [N, V, …].
-        targets: [N, V].
+        targets: [N, V], or [N, V, C] of 0 and 1.
         errors: M of Eq. 4, lower is better [N].
         progress: t over the number of steps.
         device: where statistics and sensitivity are wanted; they are worked out where the outputs are.
@@ -107,7 +108,7 @@ def observe(
     statistics = over_children(loss.statistics, True, outputs, targets).float()
     sensitivity = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
     of_classes = any(group.classes is not None for group in loss.spec.groups)
-    if metric is not None and outputs.ndim == 3 and of_classes:
+    if metric is not None and outputs.ndim == 3 and targets.ndim == 2 and of_classes:
         per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
         classes = loss.classes.to(outputs.device)
         about = classes.clamp(min=0)
