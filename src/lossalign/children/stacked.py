@@ -206,6 +206,15 @@ class StackedChildren(Children):
         for name, momentum in zip(self._lift.trained, self._momenta, strict=True):
             momentum[child].copy_(state["momenta"][name])
 
+    @torch.no_grad()
+    def inherit(self, parents: Tensor) -> None:
+        """Copy training states between children; see ``Children.inherit``."""
+        if torch.equal(parents, torch.arange(self.count)):
+            return
+        at = parents.to(self._device)
+        for tensor in (*self._state.values(), *self._averaged.values(), *self._momenta):
+            tensor.copy_(tensor[at])
+
     def _load(self, mine: State, child: int, theirs: dict[str, Tensor]) -> None:
         for name, stacked in self._lift.names.items():
             mine[stacked][child].copy_(theirs[name])

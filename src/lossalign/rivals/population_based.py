@@ -13,7 +13,7 @@ from lossalign.core import Observation, ParameterSpec, heirs
 
 
 class PopulationBasedController:
-    """From time to time the worst of n children take over the weights and Φ of the best, and their Φ is moved at random.
+    """From time to time the worst of n children take over weights and Φ of the best, and their Φ is moved at random.
 
     Args:
         spec: the loss's parameters.
