@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from lossalign.control import Policy
 from lossalign.core import InputError
 from lossalign.experiments import METHODS, fit
 from lossalign.experiments import score as score_module
@@ -240,3 +241,18 @@ def test_a_refit_trains_last_on_both_splits_under_what_ala_learned():
     expected = rescaled({"offsets": learned}, data.train.counts, data.splits.train_and_reward.counts)["offsets"]
     torch.testing.assert_close(second.history[0][:3, 0], expected[:3])
     assert second.history[0][2].any()
+
+
+def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
+    fit("digits-lt", out=tmp_path / "run", **{**SMALL, "children": 4})
+    file = tmp_path / "run" / "policy-0.safetensors"
+    methods = ("ala", f"ala:policy={file}", f"ala:policy={file},freeze=true")
+    experiment = build(recipe_for("digits-lt", methods=methods, **SMALL))
+    fresh, warm, frozen = (experiment.controller(arm) for arm in experiment.arms)
+    given = Policy.load(file).state_dict()
+    for _ in range(8):
+        experiment.populations["aligned"].step()
+    same = [all(torch.equal(c.policy.state_dict()[n], t) for n, t in given.items()) for c in (fresh, warm, frozen)]
+    assert same == [False, False, True]
+    with pytest.raises(InputError, match="freeze is true or false"):
+        build(recipe_for("digits-lt", methods=("ala:freeze=1",), **SMALL))

@@ -44,6 +44,10 @@ class Setting:
     trained."""
     counts_before: Tensor
     """Training examples of each class without the reward split [C]."""
+    policy: str | None
+    """A policy file to start from."""
+    freeze: bool
+    """Use that policy as it is."""
 
     @property
     def spec(self) -> ParameterSpec:
@@ -93,8 +97,7 @@ LARGE = 400
 
 
 def _learning(setting: Setting, *, learn: bool) -> Controller:
-    config = setting.config
-    given = Policy.load(config.policy) if learn and config.policy is not None else None
+    given = Policy.load(setting.policy) if learn and setting.policy is not None else None
     return LearningController(
         setting.spec,
         children=setting.children,
@@ -102,7 +105,7 @@ def _learning(setting: Setting, *, learn: bool) -> Controller:
         groups=setting.preset.groups,
         statistics=setting.loss.num_statistics,
         policy=given,
-        learn=learn and not config.freeze,
+        learn=learn and not setting.freeze,
         generator=setting.generator("actions"),
         device=setting.device if setting.spec.size * setting.children >= LARGE else "cpu",
     )
@@ -201,6 +204,10 @@ class Entry:
     method: Method
     and_reward: bool = False
     switches: tuple[str, ...] = ()
+    policy: str | None = None
+    """A policy file of its own to start from; the run's if None."""
+    freeze: bool | None = None
+    """Whether to use it as it is; as the run says if None."""
 
 
 def entry(written: str) -> Entry:
@@ -222,8 +229,18 @@ def entry(written: str) -> Entry:
             switches.append(part)
         else:
             switches[-1] += f",{part}"
+    own = {key: value for key, _, value in (item.partition("=") for item in switches) if key in ("policy", "freeze")}
+    if own.get("freeze", "true") not in ("true", "false"):
+        raise InputError(f"method {written!r}: freeze is true or false.")
     method = METHODS[name]
-    found = Entry(name=name, method=method, and_reward=name != before or method.refits, switches=tuple(switches))
+    found = Entry(
+        name=name,
+        method=method,
+        and_reward=name != before or method.refits,
+        switches=tuple(item for item in switches if item.partition("=")[0] not in own),
+        policy=own.get("policy"),
+        freeze=own["freeze"] == "true" if "freeze" in own else None,
+    )
     if name != before and (found.method.looks or found.method.controller is None):
         raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")
     if found.switches and found.method.controller is None:

@@ -287,6 +287,8 @@ def _population(
             device=device,
             learned=partial(learned, arm.seed),
             counts_before=data[arm.seed].train.counts,
+            policy=one.policy or config.policy,
+            freeze=config.freeze if one.freeze is None else one.freeze,
         )
         assert one.method.controller is not None
         controllers.append(one.method.controller(setting))

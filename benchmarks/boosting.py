@@ -1,0 +1,45 @@
+"""An outside reference for tables: scikit-learn's gradient boosting on the splits that ``lossalign compare`` uses.
+
+    python benchmarks/boosting.py TABLE.npz [--metric aucpr-binary] [--seeds 5] [--fraction 0.2]
+
+Trains on the training part alone, as the children do, with the library's defaults; scores the test part of every seed.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+from common import table
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from lossalign.experiments.populations import load_source, make_splits
+from lossalign.experiments.recipes import recipe_for
+from lossalign.metrics import metric_named
+
+
+def scored(config, examples, seed):
+    """The metric of gradient boosting on one seed's test part."""
+    splits = make_splits(config, examples, None, seed)
+    train, test = splits.train.load(), splits.test.load()
+    model = HistGradientBoostingClassifier(random_state=seed)
+    model.fit(train.inputs.numpy(), train.targets.numpy())
+    logits = torch.tensor(np.log(model.predict_proba(test.inputs.numpy()) + 1e-12))
+    return float(metric_named(config.metric, examples.num_classes)(logits, test.targets))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("table")
+    parser.add_argument("--metric", default="aucpr-binary")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--fraction", type=float, default=0.2)
+    given = parser.parse_args()
+    config = recipe_for(f"table:{given.table}", metric=given.metric, validation_fraction=given.fraction)
+    examples, _ = load_source(config)
+    values = [scored(config, examples, seed) for seed in range(given.seeds)]
+    rows = [("mean", f"{100 * np.mean(values):.2f}"), *((seed, f"{100 * v:.2f}") for seed, v in enumerate(values))]
+    table(f"{given.metric} % of gradient boosting on the test part", rows)
+
+
+if __name__ == "__main__":
+    main()
