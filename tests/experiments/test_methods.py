@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -256,3 +257,17 @@ def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
     assert same == [False, False, True]
     with pytest.raises(InputError, match="freeze is true or false"):
         build(recipe_for("digits-lt", methods=("ala:freeze=1",), **SMALL))
+
+
+def test_rivals_that_know_the_costs_need_a_metric_of_costs(tmp_path):
+    costs = torch.ones(10, 10) - torch.eye(10)
+    costs[0] *= 5
+    np.savetxt(tmp_path / "costs.csv", costs.numpy(), delimiter=",")
+    methods = ("fixed", "cost-weighted", "bayes-decision")
+    settings = {**SMALL, "methods": methods, "metric": f"mean-cost:{tmp_path / 'costs.csv'}"}
+    result = fit("digits-lt", out=tmp_path / "run", **settings)
+    assert set(result.rows) == set(methods)
+    assert result.rows["bayes-decision"].mean != result.rows["fixed"].mean
+    for method in ("cost-weighted", "bayes-decision"):
+        with pytest.raises(InputError, match="needs costs"):
+            build(recipe_for("digits-lt", methods=("fixed", method), **SMALL))

@@ -22,6 +22,7 @@ from lossalign.losses import (
     RankingLoss,
     SmoothAPLoss,
 )
+from lossalign.metrics import MeanCost, Metric
 
 DEFERRED_UNTIL = 0.8
 """Deferred re-weighting starts at this fraction of the run (Cao et al., NeurIPS 2019: epoch 160 of 200)."""
@@ -34,6 +35,7 @@ class Setting:
     config: RunConfig
     preset: Preset
     loss: AdaptiveLoss
+    metric: Metric
     counts: Tensor
     """Training examples of each class [C]."""
     seed: int
@@ -73,8 +75,8 @@ class Method:
         loss: the loss it needs; None for the run's own.
         groups: parameter groups it needs; None for those the preset moves.
         model: what is added to the name of the network, e.g. ``"+cosine"``.
-        derived: how it is made out of the trained methods ``after``: their outputs shifted by fitted offsets, their
-            best child alone, or whichever of them the selection split prefers.
+        derived: how it is made out of the trained methods ``after``: their outputs shifted by fitted offsets, or
+            calibrated and decided by cost; their best child alone; or whichever of them the selection split prefers.
         after: the methods it is made of.
         looks: whether its controller looks at the reward split.
         learns: whether it learns from it.
@@ -85,7 +87,7 @@ class Method:
     loss: str | None = None
     groups: tuple[str, ...] | None = None
     model: str = ""
-    derived: Literal["offsets", "offsets-of-reward", "best", "guard"] | None = None
+    derived: Literal["offsets", "offsets-of-reward", "bayes", "best", "guard"] | None = None
     after: tuple[str, ...] = ()
     looks: bool = False
     learns: bool = False
@@ -125,6 +127,18 @@ def _designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0
     return Method(controller=controller, groups=(group,), **{"loss": "aligned", **more})  # type: ignore[arg-type]
 
 
+def costs_of(metric: Metric, method: str) -> Tensor:
+    """The cost matrix that the metric is about."""
+    if not isinstance(metric, MeanCost):
+        raise InputError(f"method {method!r} needs costs; use it with --metric mean-cost:FILE.csv.")
+    return metric.costs
+
+
+def _cost_weighted(setting: Setting) -> Controller:
+    values = rivals.cost_weights(costs_of(setting.metric, "cost-weighted"))
+    return rivals.designed(setting.spec, setting.children, "weights", values)
+
+
 def _surviving(setting: Setting) -> Controller:
     preset = setting.preset
     return rivals.PopulationBasedController(
@@ -154,6 +168,7 @@ METHODS: dict[str, Method] = {
     "class-balanced": _designed("weights", rivals.effective_number),
     "deferred-reweighting": _designed("weights", rivals.effective_number, DEFERRED_UNTIL),
     "logit-adjustment": _designed("offsets", rivals.logit_adjustment),
+    "cost-weighted": Method(controller=_cost_weighted, loss="aligned", groups=("weights",)),
     "focal": _designed("focus", lambda counts: torch.full(counts.shape, 2.0)),
     "label-smoothing": _designed("smoothing", lambda counts: torch.full(counts.shape, 0.1)),
     "ldam-drw": _designed("weights", rivals.effective_number, DEFERRED_UNTIL, loss="ldam", model="+cosine"),
@@ -187,6 +202,7 @@ METHODS: dict[str, Method] = {
     "post-hoc-offsets": Method(controller=None, derived="offsets", after=("fixed",)),
     "post-hoc-reward": Method(controller=None, derived="offsets-of-reward", after=("fixed",)),
     "post-hoc-ala": Method(controller=None, derived="offsets-of-reward", after=("ala",)),
+    "bayes-decision": Method(controller=None, derived="bayes", after=("fixed",)),
     "best-of-fixed": Method(controller=None, derived="best", after=("fixed",)),
     "best-of-ala": Method(controller=None, derived="best", after=("ala",)),
     "guarded-ala": Method(controller=None, derived="guard", after=("ala", "fixed")),

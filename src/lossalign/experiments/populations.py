@@ -30,7 +30,7 @@ from lossalign.data import (
 )
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.families import Family, families
-from lossalign.experiments.methods import Setting, entry, make_loss
+from lossalign.experiments.methods import Setting, costs_of, entry, make_loss
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, metric_named
 from lossalign.models import build_model
@@ -196,6 +196,9 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
     device = pick_device(config.device)
     examples, test = load_source(config)
     metric = metric_named(config.metric, examples.num_classes)
+    for method in config.methods:
+        if entry(method).method.derived == "bayes":
+            costs_of(metric, method)
     data = {
         seed: _seed_data(config, make_splits(config, examples, test, seed), device)
         for seed in range(config.seed, config.seed + config.seeds)
@@ -282,6 +285,7 @@ def _population(
             config=config,
             preset=config.controls(one.switches),
             loss=loss,
+            metric=metric,
             counts=data[arm.seed].trained_on(and_reward=one.and_reward).counts,
             seed=arm.seed,
             device=device,

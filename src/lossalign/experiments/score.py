@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lossalign.children import Weights
 from lossalign.core import generator
-from lossalign.experiments.methods import entry
+from lossalign.experiments.methods import costs_of, entry
 from lossalign.experiments.populations import Arm, Experiment, labelled
 from lossalign.metrics import Metric, error, metric_named, over_children
-from lossalign.rivals import fit_offsets
+from lossalign.rivals import calibrate, expected_costs, fit_offsets
 from lossalign.training import LabelledSet, measure
 
 Array = npt.NDArray[np.float64]
@@ -95,10 +95,11 @@ def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: b
                 values[written, seed] = values[arm.method, seed][best_child(experiment, arm)]
             elif method.derived == "guard":
                 values[written, seed] = values[kept(experiment, seed).method, seed]
-        if method.derived in ("offsets", "offsets-of-reward"):
-            fitted_on = _fitted_on(experiment, both=final and method.derived == "offsets")
-            shifted = _shifted(experiment, list(arms.values()), sets, fitted_on, weights)
-            values |= {(written, seed): found for seed, found in shifted.items()}
+        if method.derived in ("offsets", "offsets-of-reward", "bayes"):
+            parts = _fitted_on(experiment, both=final and method.derived == "offsets")
+            change = _by_cost(experiment) if method.derived == "bayes" else _by_offsets(experiment)
+            changed = _changed(experiment, list(arms.values()), sets, parts, weights, change)
+            values |= {(written, seed): found for seed, found in changed.items()}
     return _means(experiment, values)
 
 
@@ -132,18 +133,39 @@ def _fitted_on(experiment: Experiment, *, both: bool) -> list[Sets]:
     return parts
 
 
-def _shifted(
-    experiment: Experiment, arms: list[Arm], sets: Sets, parts: list[Sets], weights: Weights
+Change = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From a child's outputs on what is fitted on [F, C], its labels [F], and outputs [V, C] to other outputs [V, C]."""
+
+
+def _by_offsets(experiment: Experiment) -> Change:
+    """Shifted by the offsets that the metric likes best."""
+    errors = _errors(experiment.metric)
+    return lambda seen, labels, outputs: outputs + fit_offsets(seen, labels, errors)
+
+
+def _by_cost(experiment: Experiment) -> Change:
+    """Calibrated, then by what each decision is expected to cost."""
+    costs = costs_of(experiment.metric, "bayes-decision")
+
+    def change(seen: Tensor, labels: Tensor, outputs: Tensor) -> Tensor:
+        scale, bias = calibrate(seen, labels)
+        return -expected_costs(scale * outputs + bias, costs)
+
+    return change
+
+
+def _changed(
+    experiment: Experiment, arms: list[Arm], sets: Sets, parts: list[Sets], weights: Weights, change: Change
 ) -> dict[int, Tensor]:
-    """Fit offsets to each child's outputs and score the shifted outputs [n] of every seed."""
-    errors, population = _errors(experiment.metric), arms[0].population
+    """Change each child's outputs by what can be fitted on ``parts``, and score them [n] of every seed."""
+    population = arms[0].population
     outputs = _outputs(experiment, population, sets, weights)
     seen = torch.cat([_outputs(experiment, population, part, weights) for part in parts], 1)
     found = {}
     for arm in arms:
         labels = torch.cat([part[arm.seed].targets for part in parts])
         children = range(arm.rows.start, arm.rows.stop)
-        moved = torch.stack([outputs[child] + fit_offsets(seen[child], labels, errors) for child in children])
+        moved = torch.stack([change(seen[child], labels, outputs[child]) for child in children])
         targets = sets[arm.seed].targets.expand(arm.children, -1)
         found[arm.seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
     return found

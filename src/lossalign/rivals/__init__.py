@@ -1,18 +1,29 @@
 """What ALA is measured against. Rivals move Φ through the same protocol, so that only the decision differs."""
 
+from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
 from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix
-from lossalign.rivals.schedules import designed, effective_number, fixed, inverse_frequency, logit_adjustment
+from lossalign.rivals.schedules import (
+    cost_weights,
+    designed,
+    effective_number,
+    fixed,
+    inverse_frequency,
+    logit_adjustment,
+)
 
 __all__ = [
     "PopulationBasedController",
     "ReplayedController",
     "Schedule",
+    "calibrate",
     "confusion_matrix",
+    "cost_weights",
     "designed",
     "effective_number",
+    "expected_costs",
     "fit_offsets",
     "fixed",
     "inverse_frequency",

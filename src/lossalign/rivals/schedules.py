@@ -31,6 +31,18 @@ def logit_adjustment(counts: Tensor, tau: float = 1.0) -> Tensor:
     return -tau * inverse_frequency(counts)
 
 
+def cost_weights(costs: Tensor) -> Tensor:
+    """Log class weights [C] by what a mistake on a class costs on average, from costs [C, C], centred.
+
+    Example:
+        >>> cost_weights(torch.tensor([[0.0, 4.0], [1.0, 0.0]]))
+        tensor([ 0.6931, -0.6931])
+    """
+    mistakes = (costs - costs.diagonal()[:, None]).sum(1) / (len(costs) - 1)
+    u = mistakes.clamp(min=1e-3 * float(mistakes.max())).log()
+    return u - u.mean()
+
+
 def fixed(spec: ParameterSpec, children: int) -> RuleController:
     """Φ stays at its start: cross-entropy, under ``AlignedLoss``."""
     return RuleController(spec, children, rule=lambda phi, seen: phi)
