@@ -30,6 +30,7 @@ SHARED = {
     "batch": 256,
     "learning_rate": 1e-3,
     "history": 10,
+    "beta": 1.0,
     "cooling": 0.0,
     "antithetic": False,
     "inherit": 0,

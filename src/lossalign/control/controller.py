@@ -186,7 +186,7 @@ class LearningController:
                 "preset's learning_rate."
             )
         actions = draw_actions(pi, self._generator, self._preset.antithetic)
-        step = self._space.step * (1 - seen.progress) ** self._preset.cooling
+        step = self._preset.beta * self._space.step * (1 - seen.progress) ** self._preset.cooling
         moved = (phi + (actions - 1) * step).clamp(self._space.low, self._space.high)
         self._phi = self._phi.clone()
         self._phi[:, self._moved] = moved

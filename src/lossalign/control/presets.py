@@ -19,6 +19,7 @@ _RANGES = (
     ("clip", 1e-3, 100.0),
     ("learning_rate", 1e-9, 10.0),
     ("reset", 0.1, 1e9),
+    ("beta", 1e-3, 100.0),
     ("cooling", 0.0, 10.0),
     ("inherit", 0, 10**9),
     ("heirs", 0.0, 1.0),
@@ -68,6 +69,8 @@ class Preset:
     """Whether the state holds the metric's sensitivity."""
     reset: float | None
     """A child this many robust deviations behind the others gets Φ_0 back; None: never."""
+    beta: float = 1.0
+    """β, as a multiple of the step that each group of the loss names."""
     cooling: float = 0.0
     """β shrinks with what is left of the run, to this power; 0: it stays."""
     antithetic: bool = False
