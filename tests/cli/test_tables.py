@@ -27,6 +27,7 @@ def result(gap, half, higher=False, policies=5):
         against_ala={},
         train_error={},
         cost={},
+        failed={},
         kept={},
         learnable=None,
         files=[],

@@ -13,7 +13,14 @@ from lossalign.experiments import Interrupted, Listener, fit
 from lossalign.experiments.folder import RunFolder, launch, restarted_into
 
 METHODS = ("fixed", "ala", "post-hoc-offsets", "random-matrix")  # two populations, of 6 and 3 children
-SETTINGS = {"iterations": 60, "children": 3, "methods": METHODS, "engine": "sequential", "device": "cpu"}
+SETTINGS = {
+    "iterations": 60,
+    "children": 3,
+    "switches": ("inherit=2",),
+    "methods": METHODS,
+    "engine": "sequential",
+    "device": "cpu",
+}
 SAME = ("metrics.jsonl", "policy-0.safetensors", "best.safetensors")
 
 
@@ -92,6 +99,7 @@ def test_more_ranks_than_children_is_refused_before_anything_is_written(two):
 def torchrun(count, *args):
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     task = ["-m", "lossalign", "train", "digits-lt", "--iterations", "60", "--engine", "sequential", "--device", "cpu"]
+    task += ["--switches", "inherit=2"]
     return subprocess.run([*ranks, *task, *args], capture_output=True, text=True, timeout=100)
 
 

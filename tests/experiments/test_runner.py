@@ -40,7 +40,9 @@ def rows(folder):
 
 
 def test_every_method_runs_and_leaves_its_files(tmp_path):
-    result = fit("digits-lt", out=tmp_path / "run", **{**SMALL, "iterations": 30, "methods": tuple(METHODS)})
+    np.savetxt(tmp_path / "costs.csv", 1 - np.eye(10), delimiter=",")
+    settings = {"iterations": 30, "methods": tuple(METHODS), "metric": f"mean-cost:{tmp_path / 'costs.csv'}"}
+    result = fit("digits-lt", out=tmp_path / "run", **{**SMALL, **settings})
     assert list(result.rows) == list(METHODS)
     assert all(0 <= row.mean <= 1 and row.policies == 2 for row in result.rows.values())
     names = {path.name for path in (tmp_path / "run").iterdir()}

@@ -102,6 +102,7 @@ def build(
     spoiled: dict[int, int] | None = None,
     metric: Metric | None = None,
     steps: int = 8,
+    tolerant: bool = False,
     **sets: Sequence[LabelledSet],
 ) -> Population:
     preset = preset or preset_named("default")
@@ -119,6 +120,7 @@ def build(
         every=EVERY,
         steps=steps,
         generator=generator(0, "minibatch"),
+        tolerant=tolerant,
         **given,
     )
 
@@ -288,6 +290,26 @@ def test_a_loss_that_is_not_finite_names_the_step_and_the_child(engine: str) -> 
     population = build(engine, spoiled={1: EVERY + 1})
     population.step()
     with pytest.raises(NonFiniteError, match="step 2: the training loss of child 1 is not finite"):
+        population.step()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "fused"])
+def test_a_tolerant_population_sets_aside_who_fails_and_goes_on(engine: str) -> None:
+    population, whole = (build(engine, spoiled=spoiled, tolerant=True) for spoiled in ({1: EVERY + 1}, {}))
+    for _ in range(3):
+        record, expected = population.step(), whole.step()
+    assert population.failed.tolist() == [False, True, False]
+    assert record.loss.isnan().tolist() == [False, True, False]
+    assert float(record.metric[1]) == pytest.approx(0.9), "ten classes, all outputs zero"
+    torch.testing.assert_close(record.loss[[0, 2]], expected.loss[[0, 2]])
+    again = build(engine, spoiled={1: 0}, tolerant=True)
+    again.load_state_dict(population.state_dict())
+    assert again.failed.tolist() == [False, True, False]
+
+
+def test_when_all_fail_even_a_tolerant_population_stops() -> None:
+    population = build(spoiled={0: 1, 1: 1, 2: 1}, tolerant=True)
+    with pytest.raises(NonFiniteError, match="step 1: the training loss of child 0 is not finite"):
         population.step()
 
 

@@ -92,6 +92,8 @@ def notes(result: Result) -> list[str]:
     said = []
     if "ala" in result.cost:
         said.append(f"Time of ala over training and selecting alone: {result.cost['ala']:.2f}.")
+    for method, number in result.failed.items():
+        said.append(f"{method}: {number} children failed (their loss or outputs were not finite).")
     if result.kept:
         adapting = sum(method == "ala" for method in result.kept.values())
         said.append(f"The guard keeps adapting for {adapting} of {len(result.kept)} policies.")

@@ -307,4 +307,5 @@ def _population(
         every=config.every,
         steps=config.steps,
         generator=generator(config.seed, "minibatch", loss.__class__.__name__),
+        tolerant=len(config.methods) > 1,
     )

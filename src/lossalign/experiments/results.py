@@ -45,6 +45,8 @@ class Result:
     """By method that trains, the fraction of training examples that the selected weights get wrong."""
     cost: dict[str, float]
     """By method that trains, its time over that of training and selecting alone."""
+    failed: dict[str, int]
+    """By method, how many of its children stopped being finite; without those that never did."""
     kept: dict[int, str]
     """What the guard keeps, by seed; empty without ``guarded-ala``."""
     learnable: Learnable | None
@@ -90,6 +92,7 @@ def _write_results(folder: RunFolder, experiment: Experiment, scores: Scores, fi
         against_ala=table(scores.best, "ala", better) if "ala" in scores.best else {},
         train_error={name: float(each.mean()) for name, each in scores.train.items()},
         cost=_costs(experiment),
+        failed=_failed(experiment),
         kept=_kept(experiment),
         learnable=_learnable(folder, experiment),
         files=files + _draw(folder),
@@ -118,6 +121,14 @@ def _costs(experiment: Experiment) -> dict[str, float]:
         if cost is not None:
             costs.setdefault(arm.method, []).append(cost)
     return {method: sum(each) / len(each) for method, each in costs.items()}
+
+
+def _failed(experiment: Experiment) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for arm in experiment.arms:
+        number = int(experiment.populations[arm.population].failed[arm.rows].sum())
+        counts[arm.method] = counts.get(arm.method, 0) + number
+    return {method: number for method, number in counts.items() if number}
 
 
 def _kept(experiment: Experiment) -> dict[int, str]:

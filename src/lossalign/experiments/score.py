@@ -122,7 +122,8 @@ def kept(experiment: Experiment, seed: int) -> Arm:
 
 def _outputs(experiment: Experiment, population: str, sets: Sets, weights: Weights) -> Tensor:
     rows = [arm.seed for arm in experiment.arms if arm.population == population for _ in range(arm.children)]
-    return experiment.populations[population].children.outputs([sets[seed].inputs for seed in rows], weights)
+    outputs = experiment.populations[population].children.outputs([sets[seed].inputs for seed in rows], weights)
+    return outputs.nan_to_num(0.0, 0.0, 0.0) if experiment.populations[population].failed.any() else outputs
 
 
 def _fitted_on(experiment: Experiment, *, both: bool) -> list[Sets]:

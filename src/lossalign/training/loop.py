@@ -81,6 +81,7 @@ class Population:
         every: K, iterations of a step.
         steps: how many.
         generator: for ``minibatch`` evaluation.
+        tolerant: whether a child whose numbers stop being finite is set aside (``failed``), instead of stopping all.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Population:
         every: int,
         steps: int,
         generator: torch.Generator,
+        tolerant: bool = False,
     ) -> None:
         sizes = [len(controller.phi) for controller in controllers]
         if sum(sizes) != children.count:
@@ -114,6 +116,9 @@ class Population:
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
         self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
         self._best = torch.full((children.count,), torch.inf)
+        self._tolerant = tolerant
+        self.failed = torch.zeros(children.count, dtype=torch.bool)
+        """Children whose loss or outputs were not finite; they are judged as if all their outputs were zero."""
         self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
         self._history: list[Tensor] = []
         self.clock = Clock(children.count)
@@ -161,7 +166,8 @@ class Population:
         weights: Weights = "raw" if self._preset.average is None else "averaged"
         for point in self._points:
             losses += self.children.advance(point - at, phi) * (point - at) / self._every
-            check_finite(losses, "training loss", step)
+            self._set_aside(~losses.isfinite())
+            check_finite(losses.where(~self.failed, 0.0), "training loss", step)
             self.clock.lap("train")
             at = point
             if self._preset.evaluation == "minibatch":
@@ -174,9 +180,24 @@ class Population:
             outputs, _ = self._evaluate(weights, step)
         return losses, torch.stack(values), outputs
 
+    def _set_aside(self, bad: Tensor) -> None:
+        """Children that are not finite fail, if that is tolerated and somebody is left."""
+        failed = self.failed | bad
+        if self._tolerant and not failed.all():
+            self.failed = failed
+
+    def _outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
+        """Outputs of every child [N, V, …]; zeros of those that failed."""
+        outputs = self.children.outputs(inputs, weights)
+        if not self._tolerant:
+            return outputs
+        self._set_aside(~outputs.flatten(1).isfinite().all(1).cpu())
+        failed = self.failed.to(outputs.device).view(-1, *[1] * (outputs.ndim - 1))
+        return outputs.masked_fill(failed, 0.0)
+
     def _evaluate(self, weights: Weights, step: int) -> tuple[Tensor, Tensor]:
         """Outputs on the whole reward split [N, V, …] and errors [N]."""
-        outputs = self.children.outputs([s.inputs for s in self._reward], weights)
+        outputs = self._outputs([s.inputs for s in self._reward], weights)
         return outputs, error(self._metric, measure(self._metric, outputs, self._reward_targets, step))
 
     def _minibatch(self, weights: Weights, step: int) -> Tensor:
@@ -184,12 +205,12 @@ class Population:
         size = self._reward_targets.shape[1]
         drawn = torch.randperm(size, generator=self._generator)[:_MINIBATCH].to(self._reward_targets.device)
         batches = {id(s): s.inputs[drawn] for s in self._reward}
-        outputs = self.children.outputs([batches[id(s)] for s in self._reward], weights)
+        outputs = self._outputs([batches[id(s)] for s in self._reward], weights)
         return error(self._metric, measure(self._metric, outputs, self._reward_targets[:, drawn], step))
 
     def _select(self) -> Tensor:
         """Score averaged weights on the selection split and keep the best of each child [N]."""
-        outputs = self.children.outputs([s.inputs for s in self._selection], "averaged")
+        outputs = self._outputs([s.inputs for s in self._selection], "averaged")
         values = measure(self._metric, outputs, self._selection_targets, self.step_count + 1)
         errors = error(self._metric, values)
         better = errors < self._best
@@ -245,13 +266,14 @@ class Population:
             "children": self.children.state_dict(),
             "controllers": [controller.state_dict() for controller in self.controllers],
             "best": self._best,
+            "failed": self.failed,
             "history": self.history[0],
             "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
-        self.step_count, self._best = state["step"], state["best"]
+        self.step_count, self._best, self.failed = state["step"], state["best"], state["failed"]
         self.children.load_state_dict(state["children"])
         for controller, at in zip(self.controllers, state["controllers"], strict=True):
             controller.load_state_dict(at)
