@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from lossalign.cli.flags import parse
 from lossalign.cli.main import run_command
 
 SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
@@ -189,3 +190,15 @@ def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
     assert "--resume" in said
     assert "Traceback" not in said
     assert (out / "checkpoint-aligned.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "methods"),
+    [
+        (["--guard"], ("ala", "fixed", "guarded-ala")),
+        (["--refit"], ("ala", "refit-ala")),
+        (["--guard", "--refit"], ("ala", "fixed", "guarded-ala", "refit-ala")),
+    ],
+)
+def test_guard_and_refit_train_what_they_need(flags, methods):
+    assert parse("train", "digits-lt", flags).config().methods == methods

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from lossalign.control import Policy
 from lossalign.core import InputError
-from lossalign.experiments import METHODS, fit
+from lossalign.experiments import METHODS, fit, results
 from lossalign.experiments import score as score_module
 from lossalign.experiments.populations import build
 from lossalign.experiments.recipes import recipe_for
@@ -271,3 +271,19 @@ def test_rivals_that_know_the_costs_need_a_metric_of_costs(tmp_path):
     for method in ("cost-weighted", "bayes-decision"):
         with pytest.raises(InputError, match="needs costs"):
             build(recipe_for("digits-lt", methods=("fixed", method), **SMALL))
+
+
+@pytest.mark.parametrize(
+    ("preferred", "methods", "kept"),
+    [
+        ("ala", ("ala", "refit-ala"), "refit-ala"),
+        ("ala", ("ala", "fixed", "guarded-ala", "refit-ala"), "refit-ala"),
+        ("fixed", ("ala", "fixed", "guarded-ala", "refit-ala"), "fixed"),
+        ("fixed", ("ala", "fixed"), "ala"),
+    ],
+)
+def test_whose_weights_a_run_leaves(preferred, methods, kept):
+    experiment = build(recipe_for("digits-lt", methods=methods, **SMALL))
+    for arm in experiment.arms:
+        experiment.populations[arm.population]._best[arm.rows] = 0.1 if arm.method == preferred else 0.2
+    assert results._best(experiment).arm.method == kept

@@ -41,6 +41,8 @@ class Flags(RunConfig):
     """Replace the run in that folder."""
     guard: bool = False
     """Train as many children with a fixed loss beside, and keep what the selection split prefers."""
+    refit: bool = False
+    """Train again on train and reward split together, under the learned Φ, and keep those weights."""
     final: bool = False
     """Score the test split, once; otherwise the selection split."""
     json: bool = False
@@ -52,8 +54,9 @@ class Flags(RunConfig):
     def config(self) -> RunConfig:
         """The run alone: the task's recipe with the flags that differ from it."""
         given = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
-        if self.guard:
-            given["methods"] = tuple(dict.fromkeys((*self.methods, "ala", "fixed", "guarded-ala")))
+        more: tuple[str, ...] = ("ala", "fixed", "guarded-ala") if self.guard else ()
+        more += ("ala", "refit-ala") if self.refit else ()
+        given["methods"] = tuple(dict.fromkeys((*self.methods, *more)))
         recipe = recipe_for(self.task)
         return recipe_for(self.task, **{name: v for name, v in given.items() if v != getattr(recipe, name)})
 

@@ -174,12 +174,16 @@ class Best:
 
 
 def _best(experiment: Experiment) -> Best:
-    """The child that the selection split likes best, of the learning method if there is one, and if the guard keeps
-    it."""
-    arms = [arm for arm in experiment.arms if entry(arm.method).method.learns] or experiment.arms
-    guarded = _kept(experiment)
+    """The child that the selection split likes best, of the refitted or else the learning method if there is one; of
+    ``fixed`` where the guard keeps that."""
+    methods = [entry(arm.method).method for arm in experiment.arms]
+    refitted = [arm for arm, method in zip(experiment.arms, methods, strict=True) if method.refits]
+    learning = [arm for arm, method in zip(experiment.arms, methods, strict=True) if method.learns]
+    arms, guarded = refitted or learning or experiment.arms, _kept(experiment)
     if guarded:
-        arms = [arm for arm in experiment.arms if guarded[arm.seed] == arm.method]
+        fixed = [arm for arm in experiment.arms if arm.method == "fixed"]
+        adapting = {arm.seed: arm for arm in learning if arm.method == "ala"} | {arm.seed: arm for arm in refitted}
+        arms = [adapting[arm.seed] if guarded[arm.seed] == "ala" else arm for arm in fixed]
 
     def error(arm: Arm) -> float:
         return float(experiment.populations[arm.population].best_errors[arm.rows].min())
