@@ -2,11 +2,11 @@
 
     python benchmarks/overhead.py [cpu | cuda] [controller | alignment]
 
-Alignment: one step of K iterations with ALA (three evaluations of the reward split, as the default preset asks for, or
-one, and one of the selection split; the controller learns) beside the same K iterations alone, and beside the same with
-one evaluation of the selection split, which picking the best weights costs without ALA too. On a GPU: ResNet-32, batch
-128, K = 200, 5,000 validation images, one child and ten; on a CPU: a small CNN on 8×8 images, batch 32, K = 50, 500
-validation images.
+Alignment: one step of K iterations with ALA (one evaluation of the reward split, as the default preset asks for, or
+three, and one of the selection split; the controller learns) beside the same K iterations alone, and beside the same
+with one evaluation of the selection split, which picking the best weights costs without ALA too. On a GPU: ResNet-32,
+batch 128, K = 200, 5,000 validation images, one child and ten; on a CPU: a small CNN on 8×8 images, batch 32, K = 50,
+500 validation images.
 
 Controller: one child, 5,000 validation samples, weights, offsets and pairs on, the replay memory full. ``observe``
 scores the metric, its sensitivity and the statistics; ``step`` rewards, learns (four updates) and moves Φ. Memory is
@@ -161,7 +161,7 @@ def alignment_part(device):
     for row in found:
         ratios = [row[f"{name} / {base}"] for name in ("three", "one") for base in ("alone", "selecting")]
         rows.append((row["children"], row["iteration_ms"], *ratios, row["engine"]))
-    table("a step with ALA, with three evaluations (the default) and with one", rows)
+    table("a step with ALA, with three evaluations and with one (the default)", rows)
     return {"alignment": found}
 
 

@@ -52,6 +52,7 @@ def test_phi_stays_in_range_and_moves_by_beta(
         told = one.step(look(t, torch.tensor(error)))
         spec.check(one.phi)
         start = torch.where(told["reset"].bool()[:, None], spec.initial, start)
+        start = start if one.parents is None else start[one.parents]
         reachable = torch.stack([(start + a * spec.step).clamp(spec.low, spec.high) for a in (-1, 0, 1)])
         assert torch.isclose(one.phi, reachable, atol=1e-6).any(0).all()
         assert all(value.shape == (5,) for value in told.values())

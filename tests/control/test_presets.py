@@ -14,7 +14,6 @@ DIFFERENCES = {
     "groups": (("diagonal", "pairs"), ("offsets",)),
     "average": (None, 2.0),
     "evaluation": ("literal", "window"),
-    "evaluations": (1, 3),
     "reward": ("sign", "relative"),
     "returns": (1, 5),
     "zero_bias": (0.0, 0.5),
@@ -23,8 +22,10 @@ DIFFERENCES = {
     "clip": (None, 0.4),
     "sensitivity": (False, True),
     "reset": (None, 5.0),
+    "inherit": (0, 10),
 }
 SHARED = {
+    "evaluations": 1,
     "gamma": 0.9,
     "replay": 30,
     "batch": 256,
@@ -33,7 +34,6 @@ SHARED = {
     "beta": 1.0,
     "cooling": 0.0,
     "antithetic": False,
-    "inherit": 0,
     "heirs": 0.25,
     "hidden": (32, 32),
     "parameters": 4096,

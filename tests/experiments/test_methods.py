@@ -126,12 +126,12 @@ class TestWrittenMethods:
         assert moved == {"fixed": False, "ala": False, "ala:returns=1": False, "ala:groups=weights,offsets": True}
 
     def test_what_is_measured_in_another_way_is_a_population_of_its_own(self):
-        methods = ("fixed", "ala", "ala:evaluations=1", "ala:average=4,evaluations=1")
+        methods = ("fixed", "ala", "ala:evaluations=3", "ala:average=4,evaluations=3")
         experiment = build(recipe_for("digits-lt", methods=methods, **SMALL))
         names = {arm.method: arm.population for arm in experiment.arms}
         assert names["fixed"] == names["ala"] == "aligned"
-        assert names["ala:evaluations=1"] == "aligned-evaluations=1"
-        assert names["ala:average=4,evaluations=1"] == "aligned-average=4.0-evaluations=1"
+        assert names["ala:evaluations=3"] == "aligned-evaluations=3"
+        assert names["ala:average=4,evaluations=3"] == "aligned-average=4.0-evaluations=3"
 
     def test_and_val_trains_on_the_reward_split_too_and_leaves_the_others_alone(self):
         settings = {**SMALL, "methods": ("fixed", "fixed+val", "logit-adjustment+val")}

@@ -174,7 +174,7 @@ def test_an_error_in_the_metric_leaves_the_model_as_it_was(problem: Any) -> None
     model = problem.network()
     model[1].eval()
     aligner = problem.aligner(
-        metric=broken, higher_is_better=True, every=2, preset=switch(la.default(), {"gamma": 1.0})
+        metric=broken, higher_is_better=True, every=2, preset=switch(la.default(), {"gamma": 1.0, "evaluations": 2})
     )
     random, modes = torch.get_rng_state(), [module.training for module in model.modules()]
     aligner._average(model)

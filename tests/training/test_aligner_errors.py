@@ -59,7 +59,8 @@ def test_refused_before_anything_is_trained(options: dict[str, Any], message: st
 def test_refused_at_the_first_look_at_the_whole_loader(
     loader: list[Any], message: str, evaluation: str, problem: Any
 ) -> None:
-    aligner = problem.aligner(val_loader=loader, preset=switch(la.default(), {"evaluation": evaluation}))
+    preset = switch(la.default(), {"evaluation": evaluation, "evaluations": 3})
+    aligner = problem.aligner(val_loader=loader, preset=preset)
     with pytest.raises(la.InputError, match=message):
         problem.train(aligner, 1)
 

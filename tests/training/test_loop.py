@@ -235,7 +235,7 @@ def test_a_silent_controller_tells_nan() -> None:
 
 @pytest.mark.parametrize("name", ["default", "paper"])
 def test_the_metric_is_equation_4(name: str) -> None:
-    preset = preset_named(name)
+    preset = switch(preset_named(name), {"evaluations": 3})
     metric = AUROC() if name == "paper" else BalancedError()
     population = build(preset=preset, controllers=[Constant(0.0, 0.0, 0.0)], metric=metric)
     twin = build(preset=preset, controllers=[Constant(0.0, 0.0, 0.0)], metric=metric).children

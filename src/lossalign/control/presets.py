@@ -128,7 +128,6 @@ def default() -> Preset:
         groups=("offsets",),
         average=2.0,
         evaluation="window",
-        evaluations=3,
         reward="relative",
         returns=5,
         zero_bias=0.5,
@@ -137,6 +136,7 @@ def default() -> Preset:
         clip=0.4,
         sensitivity=True,
         reset=5.0,
+        inherit=10,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -98,12 +98,12 @@ LARGE = 400
 """From so many parameters of all its children a policy is faster on a GPU than on the CPU (docs/performance.md)."""
 
 
-def _learning(setting: Setting, *, learn: bool) -> Controller:
+def _learning(setting: Setting, *, learn: bool, inherit: bool = True) -> Controller:
     given = Policy.load(setting.policy) if learn and setting.policy is not None else None
     return LearningController(
         setting.spec,
         children=setting.children,
-        preset=setting.preset,
+        preset=setting.preset if inherit else replace(setting.preset, inherit=0),
         groups=setting.preset.groups,
         statistics=setting.loss.num_statistics,
         policy=given,
@@ -163,7 +163,8 @@ METHODS: dict[str, Method] = {
     "fixed": Method(controller=lambda s: rivals.fixed(s.spec, s.children)),
     "cross-entropy": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="aligned", groups=("offsets",)),
     "ala": Method(controller=lambda s: _learning(s, learn=True), looks=True, learns=True),
-    "random-walk": Method(controller=lambda s: _learning(s, learn=False), looks=True),
+    "random-walk": Method(controller=lambda s: _learning(s, learn=False, inherit=False), looks=True),
+    "evolution": Method(controller=lambda s: _learning(s, learn=False), looks=True),
     "inverse-frequency": _designed("weights", rivals.inverse_frequency),
     "class-balanced": _designed("weights", rivals.effective_number),
     "deferred-reweighting": _designed("weights", rivals.effective_number, DEFERRED_UNTIL),
