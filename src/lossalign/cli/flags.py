@@ -22,6 +22,7 @@ COMPARED = (
     "proportional-rule",
     "post-hoc-offsets",
     "random-walk",
+    "evolution",
     "ala",
 )
 POLICIES = 5
