@@ -70,13 +70,14 @@ def cifar100(**changes: Any) -> RunConfig:
     return _cifar("cifar100", 100).changed(changes)
 
 
-_LONG_TAILED = {
+_LONG_TAILED: dict[str, Any] = {
     "ratio": 100.0,
     "reward_per_class": 50,
     "selection_per_class": 50,
     "metric": "balanced-error",
     "iterations": 9000,
-    "every": 100,
+    "every": 40,
+    "switches": ("average=4",),
     "schedule": "cosine",
 }
 
