@@ -265,3 +265,16 @@ def test_a_folder_that_lacks_a_file_is_no_run_folder(run, name):
     (run / name).unlink()
     with pytest.raises(RunFolderError, match=name):
         write_pictures(run)
+
+
+def test_a_crowded_comparison_shows_means_alone_and_tells_equal_colours_apart(tmp_path):
+    import matplotlib.pyplot as plt
+
+    from lossalign.report.figures import _draw_curves, _method_colours
+
+    names = ["fixed", "ala", *(f"ala:returns={t}" for t in range(1, 12))]
+    methods = {name: Curves(np.arange(3.0), np.ones((3, 4)), np.zeros(4, dtype=int)) for name in names}
+    _, axes = plt.subplots()
+    _draw_curves(axes, methods, _method_colours(names))
+    shown = [(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_color() != "white"]
+    assert len(shown) == len(set(shown)) == len(names)

@@ -35,6 +35,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MOST_LINES = 60
 _MOST_BANDS = 4
 _MOST_LABELS = 12
+_MOST_METHODS = 8
 _BAND = "band: middle 80 % of the children"
 
 
@@ -46,7 +47,8 @@ def write_pictures(run: Path) -> list[Path]:
 def curves_figure(run: Path) -> Path:
     """Draw ``curves.png``: the selection-split metric of every child while it trained, and where it ended.
 
-    Left: a thin line for each child (a band where a method has more than 60) and a strong line for each method's
+    Left: a thin line for each child (a band where a method has more than 60; neither in a comparison of more than
+    eight methods, whose later colours come again dashed) and a strong line for each method's
     mean. Right, in the order of the curves: the last value of every child, the mean of every seed, and the mean of
     the method; its coloured names are the legend.
 
@@ -101,17 +103,21 @@ def phi_figure(run: Path) -> Path:
 
 
 def _draw_curves(axes: Axes, methods: dict[str, Curves], colours: dict[str, str]) -> None:
-    for name in sorted(methods, key=lambda name: name != "fixed"):
+    crowded = len(methods) > _MOST_METHODS
+    for name in () if crowded else sorted(methods, key=lambda name: name != "fixed"):
         curves = methods[name]
         if curves.values.shape[1] > _MOST_LINES:
             _draw_band(axes, curves.iterations, curves.values, colours[name], alpha=0.15)
         else:
             axes.plot(curves.iterations, curves.values, color=colours[name], alpha=0.18, linewidth=0.7)
-    for name, curves in methods.items():
-        marker = "o" if len(curves.iterations) == 1 else ""
+    drawn: set[str] = set()
+    for name in (name for name in colours if name in methods):
+        curves, colour = methods[name], colours[name]
+        style, marker = "--" if colour in drawn else "-", "o" if len(methods[name].iterations) == 1 else ""
+        drawn.add(colour)
         axes.plot(curves.iterations, curves.mean, color="white", linewidth=3.6, alpha=0.8, zorder=3)
-        axes.plot(curves.iterations, curves.mean, color=colours[name], linewidth=2.2, marker=marker, zorder=4)
-    banded = any(curves.values.shape[1] > _MOST_LINES for curves in methods.values())
+        axes.plot(curves.iterations, curves.mean, style, color=colour, linewidth=2.2, marker=marker, zorder=4)
+    banded = not crowded and any(curves.values.shape[1] > _MOST_LINES for curves in methods.values())
     _dress(axes, f"while training ({_BAND})" if banded else "while training")
     _time_axis(axes, np.concatenate([curves.iterations for curves in methods.values()]))
     axes.set_ylim(*_late_limits(list(methods.values())))
