@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def result(gap, half, higher=False, policies=5):
 )
 def test_the_verdict_needs_an_interval_clear_of_zero(gap, half, higher, word):
     assert f"against fixed: {word}." in verdict(result(gap, half, higher))
+
+
+def test_the_verdict_tells_what_the_number_of_rows_makes_of_it():
+    one = result(-0.03, 0.01)
+    many = {**one.rows, "ala": replace(one.rows["ala"], p=0.065), "other": one.rows["ala"]}
+    assert "better (p = 0.065 after Holm's correction)." in verdict(replace(one, rows=many))
 
 
 def test_one_policy_claims_nothing():

@@ -75,7 +75,8 @@ def verdict(result: Result) -> str | None:
         return f"ala: {difference(row, result.percent)}{unit} {against}, one policy: no interval, so no claim."
     gain = row.difference if result.higher_is_better else -row.difference
     word = "better" if gain > row.half_width else "worse" if gain < -row.half_width else "no clear difference"
-    return f"ala: {difference(row, result.percent)}{unit} {against}: {word}.{_best_rival(result, unit)}"
+    corrected = "" if row.p is None or len(result.rows) < 3 else f" (p = {row.p:.3f} after Holm's correction)"
+    return f"ala: {difference(row, result.percent)}{unit} {against}: {word}{corrected}.{_best_rival(result, unit)}"
 
 
 def _best_rival(result: Result, unit: str) -> str:
