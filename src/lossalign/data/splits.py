@@ -140,7 +140,20 @@ def split(
         sizes["reward"] = _taken_from(sizes["train"], reward_of_train)
         sizes["train"] = sizes["train"] - sizes["reward"]
     _check_supply(dataset, sizes)
+    drawn = _draw(dataset, sizes, generator)
+    parts = {name: dataset.subset(indices) for name, indices in drawn.items() if sizes[name].any()}
+    both = torch.cat([drawn["train"], drawn["reward"]])
+    return Splits(
+        train=parts["train"],
+        reward=parts["reward"],
+        selection=parts["selection"],
+        test=test or parts["test"],
+        both=lambda: dataset.subset(both),
+    )
 
+
+def _draw(dataset: Examples, sizes: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    """Examples of each part, class by class, each class shuffled by itself."""
     drawn: dict[str, list[Tensor]] = {name: [] for name in sizes}
     for c in range(dataset.num_classes):
         members = (dataset.targets == c).nonzero().squeeze(1)
@@ -150,15 +163,7 @@ def split(
             stop = start + int(size[c])
             drawn[name].append(members[start:stop])
             start = stop
-    parts = {name: dataset.subset(torch.cat(indices)) for name, indices in drawn.items() if sizes[name].any()}
-    both = torch.cat(drawn["train"] + drawn["reward"])
-    return Splits(
-        train=parts["train"],
-        reward=parts["reward"],
-        selection=parts["selection"],
-        test=test or parts["test"],
-        both=lambda: dataset.subset(both),
-    )
+    return {name: torch.cat(indices) for name, indices in drawn.items()}
 
 
 def _taken_from(train: Tensor, fraction: float) -> Tensor:

@@ -113,18 +113,15 @@ def _learning(setting: Setting, *, learn: bool, inherit: bool = True) -> Control
     )
 
 
-def _deferred(setting: Setting) -> Controller:
-    values = rivals.effective_number(setting.counts)
-    return rivals.designed(setting.spec, setting.children, "weights", values, since=DEFERRED_UNTIL)
-
-
-def _designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0, **more: str) -> Method:
+def _designed(
+    group: str, values: Callable[[Tensor], Tensor], since: float = 0.0, loss: str = "aligned", model: str = ""
+) -> Method:
     """A group of Φ that follows the class counts [C], from a fraction of the run on."""
 
     def controller(setting: Setting) -> Controller:
         return rivals.designed(setting.spec, setting.children, group, values(setting.counts), since)
 
-    return Method(controller=controller, groups=(group,), **{"loss": "aligned", **more})  # type: ignore[arg-type]
+    return Method(controller=controller, groups=(group,), loss=loss, model=model)
 
 
 def costs_of(metric: Metric, method: str) -> Tensor:
@@ -217,7 +214,6 @@ AND_REWARD = "+val"
 class Entry:
     """One method of a run as it was written: ``NAME``, ``NAME+val`` or ``NAME:switch=value,…``."""
 
-    name: str
     method: Method
     and_reward: bool = False
     switches: tuple[str, ...] = ()
@@ -251,16 +247,15 @@ def entry(written: str) -> Entry:
         raise InputError(f"method {written!r}: freeze is true or false.")
     method = METHODS[name]
     found = Entry(
-        name=name,
         method=method,
         and_reward=name != before or method.refits,
         switches=tuple(item for item in switches if item.partition("=")[0] not in own),
         policy=own.get("policy"),
         freeze=own["freeze"] == "true" if "freeze" in own else None,
     )
-    if name != before and (found.method.looks or found.method.controller is None):
+    if name != before and (method.looks or method.controller is None):
         raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")
-    if found.switches and found.method.controller is None:
+    if switches and method.controller is None:
         raise InputError(f"method {written!r}: {name} trains nobody, so it has no switches.")
     return found
 
