@@ -287,3 +287,20 @@ def test_whose_weights_a_run_leaves(preferred, methods, kept):
     for arm in experiment.arms:
         experiment.populations[arm.population]._best[arm.rows] = 0.1 if arm.method == preferred else 0.2
     assert results._best(experiment).arm.method == kept
+
+
+def test_a_method_can_have_children_of_its_own_number(tmp_path):
+    two = SMALL | {"seeds": 2}
+    few = fit("digits-lt", out=tmp_path / "few", methods=("fixed", "logit-adjustment:children=1", "ala"), **two)
+    arms = json.loads((tmp_path / "few" / "arms.json").read_text())
+    assert [arm["children"] for arm in arms] == [2, 1, 2] * 2
+    assert [arm["start"] for arm in arms] == [0, 2, 3, 5, 7, 8]
+    every = fit("digits-lt", out=tmp_path / "every", methods=("fixed", "logit-adjustment", "ala"), **two)
+    for method in ("fixed", "ala"):
+        assert few.rows[method].mean == pytest.approx(every.rows[method].mean, abs=1e-6)
+
+
+@pytest.mark.parametrize("children", ["0", "-1", "two"])
+def test_a_number_of_children_that_is_none_is_named(children):
+    with pytest.raises(InputError, match=re.escape(f"'ala:children={children}': children is a number, at least 1.")):
+        build(recipe_for("digits-lt", methods=(f"ala:children={children}",), **SMALL))

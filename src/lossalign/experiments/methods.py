@@ -50,16 +50,13 @@ class Setting:
     """A policy file to start from."""
     freeze: bool
     """Use that policy as it is."""
+    children: int
+    """Children of one policy."""
 
     @property
     def spec(self) -> ParameterSpec:
         """The loss's parameters."""
         return self.loss.spec
-
-    @property
-    def children(self) -> int:
-        """Children of one policy."""
-        return self.config.children
 
     def generator(self, name: str) -> torch.Generator:
         """A random stream of the policy's own."""
@@ -221,6 +218,12 @@ class Entry:
     """A policy file of its own to start from; the run's if None."""
     freeze: bool | None = None
     """Whether to use it as it is; as the run says if None."""
+    children: int | None = None
+    """How many share a policy; as many as the run says if None."""
+
+
+_OWN = ("policy", "freeze", "children")
+"""What a method may have of its own beside the switches of its preset."""
 
 
 def entry(written: str) -> Entry:
@@ -242,9 +245,11 @@ def entry(written: str) -> Entry:
             switches.append(part)
         else:
             switches[-1] += f",{part}"
-    own = {key: value for key, _, value in (item.partition("=") for item in switches) if key in ("policy", "freeze")}
+    own = {key: value for key, _, value in (item.partition("=") for item in switches) if key in _OWN}
     if own.get("freeze", "true") not in ("true", "false"):
         raise InputError(f"method {written!r}: freeze is true or false.")
+    if not own.get("children", "1").isdecimal() or own.get("children") == "0":
+        raise InputError(f"method {written!r}: children is a number, at least 1.")
     method = METHODS[name]
     found = Entry(
         method=method,
@@ -252,6 +257,7 @@ def entry(written: str) -> Entry:
         switches=tuple(item for item in switches if item.partition("=")[0] not in own),
         policy=own.get("policy"),
         freeze=own["freeze"] == "true" if "freeze" in own else None,
+        children=int(own["children"]) if "children" in own else None,
     )
     if name != before and (method.looks or method.controller is None):
         raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")

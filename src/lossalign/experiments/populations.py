@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -209,10 +210,11 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
     arms: list[Arm] = []
     for name, family in families(config).items():
         losses[name] = make_loss(family.loss, family.groups, counts).to(device)
-        own = [
-            Arm(method=method, seed=seed, population=name, start=i * config.children, children=config.children)
-            for i, (seed, method) in enumerate((seed, method) for seed in data for method in family.methods)
-        ]
+        own = list[Arm]()
+        for seed, method in product(data, family.methods):
+            children = entry(method).children or config.children
+            start = own[-1].rows.stop if own else 0
+            own.append(Arm(method=method, seed=seed, population=name, start=start, children=children))
         learned = partial(_learned, arms, populations, losses)
         populations[name] = _population(config, family, losses[name], metric, data, own, learned, device, say)
         arms += own
@@ -293,6 +295,7 @@ def _population(
             counts_before=data[arm.seed].train.counts,
             policy=one.policy or config.policy,
             freeze=config.freeze if one.freeze is None else one.freeze,
+            children=arm.children,
         )
         assert one.method.controller is not None
         controllers.append(one.method.controller(setting))

@@ -42,11 +42,12 @@ def score(experiment: Experiment, *, final: bool) -> Scores:
     """Score every method on the selection split, or with ``final`` on the test split."""
     sets = _scored_sets(experiment, final)
     own = {seed: _training_sample(experiment, seed) for seed in experiment.data}
+    seen = {name: _outputs(experiment, name, own, "best") for name in experiment.populations}
     plain = metric_named("error", len(experiment.counts))
     return Scores(
         best=_by_method(experiment, sets, "best", final=final),
         last=_by_method(experiment, sets, "averaged", final=final),
-        train=_means(experiment, _trained(experiment, own, "best", plain)),
+        train=_means(experiment, _trained(experiment, own, seen, plain)),
     )
 
 
@@ -73,20 +74,22 @@ def _means(experiment: Experiment, values: dict[tuple[str, int], Tensor]) -> dic
     }
 
 
-def _trained(experiment: Experiment, sets: Sets, weights: Weights, metric: Metric) -> dict[tuple[str, int], Tensor]:
-    """The metric of every child of every arm that trains [n]."""
+def _trained(
+    experiment: Experiment, sets: Sets, outputs: dict[str, Tensor], metric: Metric
+) -> dict[tuple[str, int], Tensor]:
+    """The metric of every child of every arm that trains [n], from the outputs of each population [N, V, …]."""
     values: dict[tuple[str, int], Tensor] = {}
     for name in experiment.populations:
         arms = [arm for arm in experiment.arms if arm.population == name]
         targets = torch.stack([sets[arm.seed].targets for arm in arms for _ in range(arm.children)])
-        outputs = _outputs(experiment, name, sets, weights)
-        found = measure(metric, outputs, targets, experiment.populations[name].steps)
+        found = measure(metric, outputs[name], targets, experiment.populations[name].steps)
         values |= {(arm.method, arm.seed): found[arm.rows] for arm in arms}
     return values
 
 
 def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: bool) -> dict[str, Array]:
-    values = _trained(experiment, sets, weights, experiment.metric)
+    outputs = {name: _outputs(experiment, name, sets, weights) for name in experiment.populations}
+    values = _trained(experiment, sets, outputs, experiment.metric)
     for written in experiment.config.methods:
         method = entry(written).method
         arms = {arm.seed: arm for arm in experiment.arms if method.after and arm.method == method.after[0]}
@@ -98,8 +101,13 @@ def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: b
         if method.derived in ("offsets", "offsets-of-reward", "bayes"):
             parts = _fitted_on(experiment, both=final and method.derived == "offsets")
             change = _by_cost(experiment) if method.derived == "bayes" else _by_offsets(experiment)
-            changed = _changed(experiment, list(arms.values()), sets, parts, weights, change)
-            values |= {(written, seed): found for seed, found in changed.items()}
+            population = next(iter(arms.values())).population
+            seen = torch.cat([_outputs(experiment, population, part, weights) for part in parts], 1)
+            for seed, arm in arms.items():
+                labels = torch.cat([part[seed].targets for part in parts])
+                moved = _changed(change, seen[arm.rows], labels, outputs[population][arm.rows])
+                targets = sets[seed].targets.expand(arm.children, -1)
+                values[written, seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
     return _means(experiment, values)
 
 
@@ -155,21 +163,9 @@ def _by_cost(experiment: Experiment) -> Change:
     return change
 
 
-def _changed(
-    experiment: Experiment, arms: list[Arm], sets: Sets, parts: list[Sets], weights: Weights, change: Change
-) -> dict[int, Tensor]:
-    """Change each child's outputs by what can be fitted on ``parts``, and score them [n] of every seed."""
-    population = arms[0].population
-    outputs = _outputs(experiment, population, sets, weights)
-    seen = torch.cat([_outputs(experiment, population, part, weights) for part in parts], 1)
-    found = {}
-    for arm in arms:
-        labels = torch.cat([part[arm.seed].targets for part in parts])
-        children = range(arm.rows.start, arm.rows.stop)
-        moved = torch.stack([change(seen[child], labels, outputs[child]) for child in children])
-        targets = sets[arm.seed].targets.expand(arm.children, -1)
-        found[arm.seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
-    return found
+def _changed(change: Change, seen: Tensor, labels: Tensor, outputs: Tensor) -> Tensor:
+    """The outputs of each child [n, V, C], changed by what can be fitted on what it is ``seen`` to say [n, F, C]."""
+    return torch.stack([change(one, labels, other) for one, other in zip(seen, outputs, strict=True)])
 
 
 def _errors(metric: Metric) -> Callable[[Tensor, Tensor], Tensor]:
