@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 from lossalign.control import Policy
@@ -257,6 +258,53 @@ def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
     assert same == [False, False, True]
     with pytest.raises(InputError, match="freeze is true or false"):
         build(recipe_for("digits-lt", methods=("ala:freeze=1",), **SMALL))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three classes of twenty images."""
+    for name, shade in (("a", 40), ("b", 120), ("c", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            Image.new("RGB", (8, 8), (shade, i, 0)).save(tmp_path / "photos" / name / f"{i}.png")
+    return f"images:{tmp_path / 'photos'}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pretrained"),
+    [
+        ({}, False),
+        ({"ratio": 2.0}, True),
+        ({"ratio": 2.0, "policy": "none"}, False),
+        ({"policy": "pretrained"}, True),
+        ({"ratio": 2.0, "switches": ("sensitivity=false",)}, False),
+        ({"ratio": 2.0, "switches": ("groups=weights",)}, False),
+        ({"ratio": 2.0, "preset": "paper"}, False),
+    ],
+)
+def test_long_tailed_images_start_from_the_policy_that_comes_with_lossalign(photos, changes, pretrained):
+    small = {**SMALL, "image_size": 8, "model": "mlp-4", "device": "cpu", "iterations": 10, "every": 10}
+    experiment = build(recipe_for(photos, **small, **changes))
+    mine, given = experiment.controller(experiment.arms[0]).policy.state_dict(), Policy.pretrained().state_dict()
+    same = all(mine[name].shape == tensor.shape and torch.equal(mine[name], tensor) for name, tensor in given.items())
+    assert same is pretrained
+
+
+def test_digits_start_from_nothing_as_the_policy_was_learned_on_them():
+    first, second = (build(recipe_for("digits-lt", policy=name, **SMALL)) for name in ("auto", "none"))
+    mine, other = (each.controller(each.arms[0]).policy.state_dict() for each in (first, second))
+    assert all(torch.equal(mine[name], tensor) for name, tensor in other.items())
+
+
+def test_the_pretrained_policy_helps_splits_it_has_not_seen(tmp_path):
+    settings = {"seed": 9100, "seeds": 4, "children": 4, "every": 5, "policy": "pretrained", "freeze": True}
+    result = fit("digits-lt", out=tmp_path / "run", methods=("fixed", "ala"), **settings)
+    assert result.rows["ala"].mean < result.rows["fixed"].mean - 0.02
+
+
+def test_a_pretrained_policy_that_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="it was learned on states with"):
+        build(recipe_for("digits-lt", policy="pretrained", loss="ranking", metric="aucpr", **SMALL))
 
 
 def test_rivals_that_know_the_costs_need_a_metric_of_costs(tmp_path):

@@ -15,7 +15,7 @@ from lossalign.control.policy import Policy
 from lossalign.control.presets import Preset
 from lossalign.control.replay import Replay, Transition
 from lossalign.control.reward import make_reward
-from lossalign.control.state import Space, StateLayout, StateMemory, features, remember
+from lossalign.control.state import Space, StateMemory, features, remember
 from lossalign.core import InputError, Observation, ParameterSpec, heirs
 
 
@@ -77,7 +77,7 @@ class LearningController:
     ) -> None:
         if children < 1:
             raise InputError(f"children={children}: train at least 1.")
-        layout = StateLayout(statistics=statistics, history=preset.history, sensitivity=preset.sensitivity)
+        layout = preset.layout(statistics)
         self.policy = policy or Policy(layout, preset.hidden, preset.zero_bias, generator=generator)
         if self.policy.layout != layout:
             raise InputError(

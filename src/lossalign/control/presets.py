@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from lossalign.control.reward import Evaluation
+from lossalign.control.state import StateLayout
 from lossalign.core import InputError
 
 _RANGES = (
@@ -94,6 +95,10 @@ class Preset:
                 raise InputError(f"{name}={value}: it must lie between {low:g} and {high:g}.")
         if not self.hidden or min(self.hidden) < 1:
             raise InputError(f"hidden={self.hidden}: give at least one hidden layer of at least one unit.")
+
+    def layout(self, statistics: int) -> StateLayout:
+        """What the policy sees of a parameter with so many statistics."""
+        return StateLayout(statistics=statistics, history=self.history, sensitivity=self.sensitivity)
 
 
 def paper() -> Preset:

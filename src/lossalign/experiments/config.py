@@ -94,8 +94,9 @@ class RunConfig:
     """Children that share a policy."""
     seed: int = 0
     """Of the first policy, its split and its children."""
-    policy: str | None = None
-    """A policy file to start from."""
+    policy: str = "auto"
+    """What the policy starts from: a file; pretrained, the one that comes with lossalign; none; or auto: pretrained on
+    images cut to a long tail (--ratio), where it was measured, if it fits the loss."""
     freeze: bool = False
     """Use that policy as it is, without learning."""
     device: str = "auto"
@@ -123,14 +124,21 @@ class RunConfig:
             )
         if self.in_memory_gb < 0:
             raise InputError(f"in_memory_gb={self.in_memory_gb}: it cannot be negative; 0 streams every image folder.")
-        if self.freeze and self.policy is None:
-            raise InputError("freeze: there is no policy to freeze; give one with policy=FILE.")
+        if self.freeze and self.policy in ("auto", "none"):
+            raise InputError(
+                f"freeze: policy={self.policy} names no policy to freeze; give policy=FILE or policy=pretrained."
+            )
 
     @property
     def short_name(self) -> str:
         """The task without the folder of its data, for titles: ``table:churn.csv``."""
         kind, _, path = self.task.partition(":")
         return f"{kind}:{Path(path).name}" if path else kind
+
+    @property
+    def long_tailed_images(self) -> bool:
+        """Whether training classes are cut to a long tail, of images other than the embedded digits."""
+        return self.ratio > 1 and self.source in ("cifar10", "cifar100", "images")
 
     @property
     def steps(self) -> int:

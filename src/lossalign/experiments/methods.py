@@ -46,8 +46,8 @@ class Setting:
     trained."""
     counts_before: Tensor
     """Training examples of each class without the reward split [C]."""
-    policy: str | None
-    """A policy file to start from."""
+    policy: str
+    """What the policy starts from, as ``RunConfig.policy``."""
     freeze: bool
     """Use that policy as it is."""
     children: int
@@ -95,15 +95,26 @@ LARGE = 400
 """From so many parameters of all its children a policy is faster on a GPU than on the CPU (docs/performance.md)."""
 
 
+def _given(setting: Setting) -> Policy | None:
+    """The policy to start from; None for a fresh one."""
+    if setting.policy == "none":
+        return None
+    if setting.policy not in ("auto", "pretrained"):
+        return Policy.load(setting.policy)
+    pretrained, preset = Policy.pretrained(), setting.preset
+    fits = preset.groups == ("offsets",) and pretrained.layout == preset.layout(setting.loss.num_statistics)
+    asked = setting.policy == "pretrained"
+    return pretrained if asked or (fits and setting.config.long_tailed_images) else None
+
+
 def _learning(setting: Setting, *, learn: bool, inherit: bool = True) -> Controller:
-    given = Policy.load(setting.policy) if learn and setting.policy is not None else None
     return LearningController(
         setting.spec,
         children=setting.children,
         preset=setting.preset if inherit else replace(setting.preset, inherit=0),
         groups=setting.preset.groups,
         statistics=setting.loss.num_statistics,
-        policy=given,
+        policy=_given(setting) if learn else None,
         learn=learn and not setting.freeze,
         generator=setting.generator("actions"),
         device=setting.device if setting.spec.size * setting.children >= LARGE else "cpu",
@@ -215,7 +226,7 @@ class Entry:
     and_reward: bool = False
     switches: tuple[str, ...] = ()
     policy: str | None = None
-    """A policy file of its own to start from; the run's if None."""
+    """What its policy starts from; as the run says if None."""
     freeze: bool | None = None
     """Whether to use it as it is; as the run says if None."""
     children: int | None = None
