@@ -18,6 +18,7 @@ from lossalign.losses import (
     AlignedLoss,
     ClassCorrelationLoss,
     LDAMLoss,
+    LSoftmaxLoss,
     PairwiseLoss,
     RankingLoss,
     SmoothAPLoss,
@@ -26,6 +27,10 @@ from lossalign.metrics import MeanCost, Metric
 
 DEFERRED_UNTIL = 0.8
 """Deferred re-weighting starts at this fraction of the run (Cao et al., NeurIPS 2019: epoch 160 of 200)."""
+
+
+ANNEALED_AT, ANNEALED_TO = 0.1, 5.0
+"""L-Softmax starts as cross-entropy; from this fraction of the run on its λ is the authors' last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +183,9 @@ METHODS: dict[str, Method] = {
     "focal": _designed("focus", lambda counts: torch.full(counts.shape, 2.0)),
     "label-smoothing": _designed("smoothing", lambda counts: torch.full(counts.shape, 0.1)),
     "ldam-drw": _designed("weights", rivals.effective_number, DEFERRED_UNTIL, loss="ldam", model="+cosine"),
+    "l-softmax": _designed(
+        "strength", lambda counts: torch.tensor([1 / (1 + ANNEALED_TO)]), ANNEALED_AT, loss="l-softmax", model="+cosine"
+    ),
     "proportional-rule": Method(
         controller=lambda s: rivals.proportional_rule(s.spec, children=s.children),
         loss="aligned",
@@ -282,6 +290,7 @@ LOSSES: dict[str, Callable[[tuple[str, ...], Tensor], AdaptiveLoss]] = {
     "class-correlation": lambda groups, counts: ClassCorrelationLoss(len(counts), groups),
     "log-class-correlation": lambda groups, counts: ClassCorrelationLoss(len(counts), groups, form="log-sigmoid"),
     "ldam": lambda groups, counts: LDAMLoss(len(counts), counts, groups),
+    "l-softmax": lambda groups, counts: LSoftmaxLoss(len(counts), groups),
     "ranking": lambda groups, counts: RankingLoss(len(counts), groups),
     "pairwise": lambda groups, counts: PairwiseLoss(len(counts)),
     "smooth-ap": lambda groups, counts: SmoothAPLoss(len(counts)),
