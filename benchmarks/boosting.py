@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--fraction", type=float, default=0.2)
     given = parser.parse_args()
     config = recipe_for(f"table:{given.table}", metric=given.metric, validation_fraction=given.fraction)
-    examples, _ = load_source(config)
+    examples = load_source(config).examples
     seeds = range(given.seed, given.seed + given.seeds)
     values = [scored(config, examples, seed) for seed in seeds]
     rows = [("mean", f"{100 * np.mean(values):.2f}")]

@@ -25,6 +25,7 @@ COMPARED = (
     "evolution",
     "ala",
 )
+RETRIEVED = ("fixed", "triplet", "margin", "contrastive", "multi-similarity", "random-walk", "evolution", "ala")
 POLICIES = 5
 
 
@@ -58,8 +59,9 @@ class Flags(RunConfig):
         more: tuple[str, ...] = ("ala", "fixed", "guarded-ala") if self.guard else ()
         more += ("ala", "refit-ala") if self.refit else ()
         given["methods"] = tuple(dict.fromkeys((*self.methods, *more)))
-        recipe = recipe_for(self.task)
-        return recipe_for(self.task, **{name: v for name, v in given.items() if v != getattr(recipe, name)})
+        kind = {} if self.embedding is None else {"loss": self.loss}
+        recipe = recipe_for(self.task, **kind)
+        return recipe_for(self.task, **kind | {name: v for name, v in given.items() if v != getattr(recipe, name)})
 
     def existing(self) -> Existing:
         """What to do with a folder that exists."""
@@ -84,9 +86,11 @@ def default_out(command: str, task: str) -> Path:
 
 def parse(command: str, task: str, args: list[str]) -> Flags:
     """The flags behind ``lossalign <command> <task>``."""
-    usual: dict[str, Any] = {"methods": COMPARED, "seeds": POLICIES} if command == "compare" else {}
     asked = read_recipe(task) if is_file(task) else {"task": task}
-    recipe = recipe_for(**{**usual, **asked})
+    kind = {"loss": args[args.index("--loss") + 1]} if "--loss" in args[:-1] else {}
+    embeds = recipe_for(**{**asked, **kind}).embedding is not None
+    usual: dict[str, Any] = {"methods": RETRIEVED if embeds else COMPARED, "seeds": POLICIES}
+    recipe = recipe_for(**{**(usual if command == "compare" else {}), **asked, **kind})
     default = Flags(**vars(recipe), out=default_out(command, task))
     about = {
         "train": f"Train children on {task} with a loss that follows the metric.",

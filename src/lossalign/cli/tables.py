@@ -42,14 +42,16 @@ def result_table(result: Result) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", overflow="fold")
     middle = (f"against {result.baseline}", "wins", "p") if compared else ()
-    for column in ("selected", *middle, "last", "train"):
+    trained = ("train",) if result.train_error else ()
+    for column in ("selected", *middle, "last", *trained):
         table.add_column(column, justify="right", no_wrap=True)
     for method, row in result.rows.items():
         wins = "–" if row.wins is None else f"{row.wins}/{row.policies}"
         against = (difference(row, result.percent), wins, "–" if row.p is None else f"{row.p:.3f}") if compared else ()
-        train = f"{100 * result.train_error[method]:.1f}" if method in result.train_error else "–"
+        error = result.train_error.get(method)
+        train = ("–" if error is None else f"{100 * error:.1f}",) if result.train_error else ()
         cells = (in_units(row.mean, result.percent), *against, in_units(result.last[method].mean, result.percent))
-        table.add_row(method, *cells, train, style="bold" if method == "ala" else "")
+        table.add_row(method, *cells, *train, style="bold" if method == "ala" else "")
     return table
 
 
@@ -60,7 +62,8 @@ def heading(result: Result) -> str:
     number = "1 policy" if policies == 1 else f"{policies} policies"
     return (
         f"{result.metric.replace('-', ' ')}{unit} on the {result.split} split, {way} is better; mean over {number}.\n"
-        "selected: weights picked on the selection split; last: weights at the end; train: error % on training data"
+        "selected: weights picked on the selection split; last: weights at the end"
+        + ("; train: error % on training data" if result.train_error else "")
         + ("; ± 95 % of the paired difference; p after Holm." if policies > 1 and len(result.rows) > 1 else ".")
     )
 

@@ -1,10 +1,14 @@
 """Data sets, how they are cut into parts, and the batches that feed a child."""
 
 from lossalign.data.cifar import load_cifar10, load_cifar100
+from lossalign.data.class_splits import split_classes
 from lossalign.data.dataset import Dataset, Examples
-from lossalign.data.digits import load_digits
+from lossalign.data.digits import load_digits, load_turned_digits
 from lossalign.data.fetch import check, fetch
 from lossalign.data.folders import load_image_folder
+from lossalign.data.lfw import LFW, Pairs, load_lfw, without_identities
+from lossalign.data.omniglot import load_omniglot
+from lossalign.data.products import open_products
 from lossalign.data.sources import PublishedFile, Source, known
 from lossalign.data.splits import Splits, long_tailed_counts, split
 from lossalign.data.streaming import MappedImages, StreamedBatches, map_image_folder, open_image_folder
@@ -13,11 +17,13 @@ from lossalign.data.tables import load_table
 from lossalign.data.transforms import Transform, augment, fit_transform, normalise
 
 __all__ = [
+    "LFW",
     "BatchStream",
     "Dataset",
     "Examples",
     "JointStream",
     "MappedImages",
+    "Pairs",
     "PublishedFile",
     "Source",
     "Splits",
@@ -32,10 +38,16 @@ __all__ = [
     "load_cifar100",
     "load_digits",
     "load_image_folder",
+    "load_lfw",
+    "load_omniglot",
     "load_table",
+    "load_turned_digits",
     "long_tailed_counts",
     "map_image_folder",
     "normalise",
     "open_image_folder",
+    "open_products",
     "split",
+    "split_classes",
+    "without_identities",
 ]

@@ -238,6 +238,7 @@ class StreamedBatches:
         transform: normalisation and augmentation.
         generator: a CPU generator that nobody else draws from; its state is part of the stream's.
         device: where batches are made.
+        per_class: see :class:`BatchStream`.
     """
 
     def __init__(
@@ -247,8 +248,10 @@ class StreamedBatches:
         transform: Transform,
         generator: torch.Generator,
         device: torch.device | str = "cpu",
+        *,
+        per_class: int | None = None,
     ) -> None:
-        self._drawing = Draws(images, batch_size, transform, generator)
+        self._drawing = Draws(images, batch_size, transform, generator, per_class)
         self.batch_size, self.device = self._drawing.batch_size, torch.device(device)
         self._images = images
         self._transform = replace(transform, mean=transform.mean.to(device), std=transform.std.to(device))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset, Examples
+from lossalign.data.orders import Order, PerClass, Shuffled
 from lossalign.data.transforms import Transform, apply, check_images, decisions, normalise
 
 _CACHED = 2**18
@@ -21,43 +22,38 @@ _CACHED = 2**18
 
 
 class Draws:
-    """All random decisions of one stream, on the CPU: which examples, in an order reshuffled every epoch, and what is
-    done to them.
-
-    An epoch's remainder that does not fill a batch is dropped.
+    """All random decisions of one stream, on the CPU: which examples, and what is done to them.
 
     Args:
         dataset: what is drawn from.
-        batch_size: examples in a batch; the whole set if it is smaller.
+        batch_size: see :class:`BatchStream`.
         transform: what is drawn beside the order.
         generator: a CPU generator that nobody else draws from; its state is part of the stream's.
+        per_class: see :class:`BatchStream`.
     """
 
-    def __init__(self, dataset: Examples, batch_size: int, transform: Transform, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        dataset: Examples,
+        batch_size: int,
+        transform: Transform,
+        generator: torch.Generator,
+        per_class: int | None = None,
+    ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: a batch needs at least 1 example.")
         check_images(transform, dataset)
-        self.number, self.batch_size = len(dataset), min(batch_size, len(dataset))
+        self._order: Order = (
+            Shuffled(len(dataset), batch_size, generator)
+            if per_class is None
+            else PerClass(dataset.targets, batch_size, per_class, generator)
+        )
+        self.batch_size, self.generator = self._order.batch_size, generator
         self.decisions = decisions(transform, self.batch_size, dataset.input_shape)
-        self.generator = generator
-        self._shuffle()
-
-    def _shuffle(self) -> None:
-        self._permutation = torch.randperm(self.number, generator=self.generator)
-        self._position = 0
-
-    def _take(self, most: int) -> Tensor:
-        """Example indices [b, B] of the next 1 to ``most`` batches, all of one epoch."""
-        if self._position + self.batch_size > self.number:
-            self._shuffle()
-        batches = min(most, (self.number - self._position) // self.batch_size)
-        taken = self._permutation[self._position : self._position + batches * self.batch_size]
-        self._position += len(taken)
-        return taken.view(batches, self.batch_size)
 
     def next(self) -> list[Tensor]:
         """The next batch: example indices [B], and every decision about them."""
-        drawn = [self._take(1)[0]]
+        drawn = [self._order.take(1)[0]]
         for decision in self.decisions.values():
             drawn.append(decision.draw(torch.empty(decision.size, dtype=decision.dtype), self.generator))
         return drawn
@@ -73,7 +69,7 @@ class Draws:
         rows = list(zip(*(tensor.unbind(0) for tensor in out[1:]), strict=True))
         start = 0
         while start < len(indices):
-            taken = self._take(len(indices) - start)
+            taken = self._order.take(len(indices) - start)
             stop = start + len(taken)
             indices[start:stop] = taken
             for row in rows[start:stop]:
@@ -82,20 +78,18 @@ class Draws:
             start = stop
 
     def state(self) -> dict[str, Tensor]:
-        """The generator's state, the epoch's order (not a copy; it is never written to) and the position in it."""
-        position = torch.tensor(self._position)
-        return {"generator": self.generator.get_state(), "permutation": self._permutation, "position": position}
+        """The generator's state and the order's, in tensors that are not written to afterwards."""
+        return {"generator": self.generator.get_state(), **self._order.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``, which a stream over the same data set gave."""
-        if len(state["permutation"]) != self.number:
+        if state.keys() != self.state().keys():
             raise InputError(
-                f"state: it is from a stream over {len(state['permutation'])} examples, this one has {self.number}; "
-                "load it into a stream over the same data set."
+                "state: of this stream and the one it is from, one alone has per_class; load it into a stream with the "
+                "same per_class."
             )
+        self._order.load(state)
         self.generator.set_state(state["generator"].cpu())
-        self._permutation = state["permutation"].to("cpu", copy=True)
-        self._position = int(state["position"])
 
 
 _moved: WeakKeyDictionary[Dataset, dict[object, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
@@ -145,6 +139,9 @@ def _rows(tensor: Tensor, indices: Tensor) -> Tensor:
 class BatchStream:
     """Endless training batches, all of one size, reshuffled every epoch.
 
+    An epoch's remainder that does not fill a batch is dropped. With ``per_class``, batches are class-balanced instead:
+    see :class:`lossalign.data.orders.PerClass`.
+
     The data is kept on the device, once for all streams over the same data set. Float inputs are normalised once,
     uint8 images batch by batch, as they take a quarter of the memory.
 
@@ -154,6 +151,8 @@ class BatchStream:
         transform: normalisation and augmentation.
         generator: a CPU generator that nobody else draws from; its state is part of the stream's.
         device: where the data is kept and batches are made.
+        per_class: M, if each batch is to hold batch_size / M different classes with M examples of each; None draws
+            examples whatever their classes.
 
     Example:
         >>> from lossalign.data import fit_transform
@@ -171,8 +170,10 @@ class BatchStream:
         transform: Transform,
         generator: torch.Generator,
         device: torch.device | str = "cpu",
+        *,
+        per_class: int | None = None,
     ) -> None:
-        self.drawing = Draws(dataset, batch_size, transform, generator)
+        self.drawing = Draws(dataset, batch_size, transform, generator, per_class)
         self.batch_size, self.generator = self.drawing.batch_size, generator
         self.dataset, self.device = dataset, torch.device(device)
         self.transform = replace(transform, mean=transform.mean.to(device), std=transform.std.to(device))
@@ -184,7 +185,7 @@ class BatchStream:
         return make_batch(*self.data, self.transform, tuple(self.drawing.decisions), drawn)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Where the stream stands: the generator's state, the epoch's order, and the position in it."""
+        """Where the stream stands: the generator's state, and the order of examples with the position in it."""
         return {name: tensor.clone() for name, tensor in self.drawing.state().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

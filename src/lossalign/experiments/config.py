@@ -20,8 +20,13 @@ DEFAULT_GROUPS = {
     "class-correlation": ("diagonal", "pairs"),
     "log-class-correlation": ("diagonal", "pairs"),
     "ranking": ("ranking", "margins", "focus"),
+    "distance-mixture": ("positive", "negative"),
+    "focal-weighting": ("focus",),
 }
 """Which groups of a loss are moved unless the preset or a switch says otherwise."""
+
+EMBEDDING_LOSSES = ("distance-mixture", "focal-weighting")
+"""Adaptive losses of metric learning: a network puts out embeddings, and classes are held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +34,12 @@ class RunConfig:
     """A whole run. Recipes (``experiments.recipes``) return one; flags of the command line replace fields."""
 
     task: str
-    """digits, digits-lt, cifar10, cifar10-lt, cifar100, cifar100-lt, table:FILE or images:FOLDER."""
+    """digits, digits-lt, cifar10, cifar10-lt, cifar100, cifar100-lt, table:FILE or images:FOLDER; of metric learning
+    digits-retrieval, omniglot, lfw, sop."""
     source: str
-    """Where the examples come from: digits, cifar10, cifar100, table or images."""
+    """Where the examples come from: digits, turned-digits, cifar10, cifar100, table, images, omniglot, lfw or sop."""
     data: str | None = None
-    """The data folder of CIFAR (``data`` if not given); the table or image folder itself comes with the task."""
+    """The data folder (``data`` if not given); the table or image folder itself comes with the task."""
     ratio: float = 1.0
     """Largest over smallest training class; 1 leaves classes as they are."""
     largest: int | None = None
@@ -48,6 +54,16 @@ class RunConfig:
     """Test examples of each class, if the source has no test set of its own."""
     validation_fraction: float | None = None
     """Instead of the three numbers: this fraction of each class for each part."""
+    embedding: int | None = None
+    """Metric learning: how many numbers an embedding has; then whole classes are held out. None: classification."""
+    reward_classes: int | None = None
+    """Metric learning: classes of the reward-validation part …"""
+    selection_classes: int | None = None
+    """… of the selection-validation part …"""
+    test_classes: int | None = None
+    """… and of the test part, if the source has no test set of its own."""
+    examples_per_class: int | None = None
+    """Metric learning: examples that a class held out gives to its part; all if not given."""
     image_size: int = 32
     """Side of the images of an image folder."""
     in_memory_gb: float = 4.0
@@ -60,6 +76,8 @@ class RunConfig:
     """What the children are judged by: balanced-error, macro-f1, … or module:attribute."""
     batch_size: int = 128
     """Examples in a batch."""
+    per_class: int | None = None
+    """Examples of each class in a batch; as they come if not given."""
     crop: int = 0
     """Pixels of zero padding before a random crop."""
     flip: bool = False
@@ -85,7 +103,10 @@ class RunConfig:
     switches: tuple[str, ...] = ()
     """Fields of the preset to change, as name=value."""
     loss: str | None = None
-    """aligned, ranking, class-correlation or log-class-correlation; the preset's if not given."""
+    """aligned, ranking, class-correlation or log-class-correlation; of metric learning distance-mixture or
+    focal-weighting; the preset's if not given."""
+    framework: Literal["triplet", "margin"] = "triplet"
+    """Metric learning: semi-hard triplets, or negatives weighed by distance."""
     methods: tuple[str, ...] = ("ala",)
     """Who moves Φ: NAME, NAME+val (trains on the reward split too) or NAME:switch=value,… (a preset of its own)."""
     seeds: int = 1
@@ -115,6 +136,11 @@ class RunConfig:
             raise InputError(f"batch_size={self.batch_size}: it must be at least 1.")
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise InputError(f"methods={self.methods}: name each method once.")
+        if (self.embedding is not None) != (self.loss in EMBEDDING_LOSSES):
+            raise InputError(
+                f"loss={self.loss}, embedding={self.embedding}: metric learning needs both, one of "
+                f"{', '.join(EMBEDDING_LOSSES)} and the size of an embedding; classification neither."
+            )
         if self.iterations < 1:
             raise InputError(f"iterations={self.iterations}: train for at least 1.")
         if not 1 <= self.every <= self.iterations:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from lossalign.control import Preset
 from lossalign.core import InputError
 from lossalign.experiments.config import RunConfig
-from lossalign.experiments.methods import entry
+from lossalign.experiments.methods import EMBEDDING, entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,14 @@ class Family:
         return self.preset.groups
 
 
+def _check_kind(config: RunConfig, written: str, loss: str) -> None:
+    """Refuse a method of classification in metric learning, and the other way round."""
+    embeds = config.embedding is not None
+    if (loss in EMBEDDING) != embeds or (embeds and entry(written).method.derived in ("offsets", "offsets-of-reward")):
+        here, there = ("metric learning", "classification") if embeds else ("classification", "metric learning")
+        raise InputError(f"method {written!r} is for {there}, and {config.short_name} is {here}; leave it out.")
+
+
 _MEASURED = ("average", "evaluation", "evaluations", "gamma")
 """Switches of the preset that a whole population shares."""
 
@@ -41,10 +49,11 @@ def families(config: RunConfig) -> dict[str, Family]:
         missing = [name for name in one.method.after if name not in config.methods]
         if missing:
             raise InputError(f"method {written!r} starts from {missing[0]!r}; add it to the methods.")
-        if one.method.controller is None:
-            continue
         preset = config.controls(one.switches)
         loss = one.method.loss or preset.loss
+        _check_kind(config, written, loss)
+        if one.method.controller is None:
+            continue
         groups = one.method.groups or preset.groups
         differs = [
             f"-{name}={getattr(preset, name)}" for name in _MEASURED if getattr(preset, name) != getattr(own, name)

@@ -17,11 +17,17 @@ from lossalign.losses import (
     AdaptiveLoss,
     AlignedLoss,
     ClassCorrelationLoss,
+    ContrastiveLoss,
+    DistanceMixtureLoss,
+    FocalWeightingLoss,
     LDAMLoss,
     LSoftmaxLoss,
+    MarginLoss,
+    MultiSimilarityLoss,
     PairwiseLoss,
     RankingLoss,
     SmoothAPLoss,
+    TripletLoss,
 )
 from lossalign.metrics import MeanCost, Metric
 
@@ -83,6 +89,7 @@ class Method:
         looks: whether its controller looks at the reward split.
         learns: whether it learns from it.
         refits: whether it trains after the methods ``after``, on the reward split too, under the Φ they learned.
+        children: how many it has, if the run is not to say.
     """
 
     controller: Callable[[Setting], Controller] | None
@@ -94,6 +101,7 @@ class Method:
     looks: bool = False
     learns: bool = False
     refits: bool = False
+    children: int | None = None
 
 
 LARGE = 400
@@ -169,6 +177,17 @@ def _replayed(setting: Setting) -> Controller:
     return rivals.ReplayedController(setting.spec, children=setting.children, schedule=schedule)
 
 
+FIXED_EMBEDDINGS = (
+    "triplet",
+    "margin",
+    "contrastive",
+    "multi-similarity",
+    "paper-mixture",
+    "light-mixture",
+    "sharp-focal",
+)
+"""Fixed losses of metric learning; the last three are members of the adaptive families."""
+
 METHODS: dict[str, Method] = {
     "fixed": Method(controller=lambda s: rivals.fixed(s.spec, s.children)),
     "cross-entropy": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="aligned", groups=("offsets",)),
@@ -212,6 +231,11 @@ METHODS: dict[str, Method] = {
         groups=("diagonal", "pairs"),
         looks=True,
     ),
+    **{name: Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss=name) for name in FIXED_EMBEDDINGS},
+    "random-phi": Method(
+        controller=lambda s: rivals.random_phi(s.spec, children=s.children, generator=s.generator("random Φ")),
+        children=20,
+    ),
     "refit-ala": Method(controller=_replayed, after=("ala",), refits=True),
     "post-hoc-offsets": Method(controller=None, derived="offsets", after=("fixed",)),
     "post-hoc-reward": Method(controller=None, derived="offsets-of-reward", after=("fixed",)),
@@ -219,6 +243,7 @@ METHODS: dict[str, Method] = {
     "bayes-decision": Method(controller=None, derived="bayes", after=("fixed",)),
     "best-of-fixed": Method(controller=None, derived="best", after=("fixed",)),
     "best-of-ala": Method(controller=None, derived="best", after=("ala",)),
+    "best-of-random": Method(controller=None, derived="best", after=("random-phi",)),
     "guarded-ala": Method(controller=None, derived="guard", after=("ala", "fixed")),
 }
 
@@ -276,7 +301,7 @@ def entry(written: str) -> Entry:
         switches=tuple(item for item in switches if item.partition("=")[0] not in own),
         policy=own.get("policy"),
         freeze=own["freeze"] == "true" if "freeze" in own else None,
-        children=int(own["children"]) if "children" in own else None,
+        children=int(own["children"]) if "children" in own else method.children,
     )
     if name != before and (method.looks or method.controller is None):
         raise InputError(f"method {written!r}: {name} looks at that split or is not trained; leave out {AND_REWARD}.")
@@ -297,9 +322,29 @@ LOSSES: dict[str, Callable[[tuple[str, ...], Tensor], AdaptiveLoss]] = {
 }
 """The losses by name, each with the groups that are on and the training examples of each class [C]."""
 
+EMBEDDING: dict[str, Callable[[tuple[str, ...], RunConfig], AdaptiveLoss]] = {
+    "distance-mixture": lambda groups, c: DistanceMixtureLoss(c.framework, _start(c), groups=groups),
+    "focal-weighting": lambda groups, c: FocalWeightingLoss(c.framework, _start(c)),
+    "paper-mixture": lambda groups, c: DistanceMixtureLoss(c.framework, "paper"),
+    "light-mixture": lambda groups, c: DistanceMixtureLoss(c.framework, "default"),
+    "scale-matched": lambda groups, c: DistanceMixtureLoss(c.framework, _start(c), normalised=True, groups=groups),
+    "sharp-focal": lambda groups, c: FocalWeightingLoss(c.framework, "default"),
+    "triplet": lambda groups, c: TripletLoss(),
+    "margin": lambda groups, c: MarginLoss(),
+    "contrastive": lambda groups, c: ContrastiveLoss(),
+    "multi-similarity": lambda groups, c: MultiSimilarityLoss(),
+}
+"""The losses of metric learning by name, each with the groups that are on and the run."""
 
-def make_loss(name: str, groups: tuple[str, ...], counts: Tensor) -> AdaptiveLoss:
+
+def _start(config: RunConfig) -> Literal["default", "paper"]:
+    return "paper" if config.preset == "paper" else "default"
+
+
+def make_loss(name: str, groups: tuple[str, ...], counts: Tensor, config: RunConfig) -> AdaptiveLoss:
     """The loss called ``name`` with these groups on."""
+    if name in EMBEDDING:
+        return EMBEDDING[name](groups, config)
     if name not in LOSSES:
-        raise InputError(f"loss {name!r} is unknown; choose from {', '.join(LOSSES)}.")
+        raise InputError(f"loss {name!r} is unknown; choose from {', '.join((*LOSSES, *EMBEDDING))}.")
     return LOSSES[name](groups, counts)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,9 +15,11 @@ from lossalign.children import Children, Member, make_children
 from lossalign.children.distributed import DistributedChildren
 from lossalign.core import Controller, InputError, Ranks, generator
 from lossalign.data import (
+    LFW,
     BatchStream,
     Examples,
     MappedImages,
+    Pairs,
     Splits,
     StreamedBatches,
     Transform,
@@ -24,10 +27,15 @@ from lossalign.data import (
     load_cifar10,
     load_cifar100,
     load_digits,
+    load_lfw,
+    load_omniglot,
     load_table,
+    load_turned_digits,
     normalise,
     open_image_folder,
+    open_products,
     split,
+    split_classes,
 )
 from lossalign.experiments.config import RunConfig
 from lossalign.experiments.families import Family, families
@@ -91,6 +99,8 @@ class Experiment:
     losses: dict[str, AdaptiveLoss]
     populations: dict[str, Population]
     arms: list[Arm]
+    pairs: Pairs | None
+    """Of the test set, to tell apart."""
 
     @property
     def device_name(self) -> str:
@@ -112,21 +122,60 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
 
 
-def load_source(config: RunConfig) -> tuple[Examples, Examples | None]:
-    """All examples of a run's source, and its own test set if it has one."""
-    if config.source == "digits":
-        return load_digits(), None
-    if config.source in ("cifar10", "cifar100"):
-        return (load_cifar10 if config.source == "cifar10" else load_cifar100)(config.data or "data")
-    assert config.data is not None
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """All examples of a run's source, its own test set and pairs of it to tell apart, if it has them."""
+
+    examples: Examples
+    test: Examples | None = None
+    pairs: Pairs | None = None
+
+
+def load_source(config: RunConfig) -> Loaded:
+    """Read a run's source."""
+    if config.source in ("digits", "turned-digits"):
+        return Loaded(examples=load_digits() if config.source == "digits" else load_turned_digits())
     if config.source == "table":
-        return load_table(config.data), None
-    limit = config.in_memory_gb * 1e9
-    return open_image_folder(config.data, config.image_size, memory_limit=limit, cache=config.image_cache), None
+        assert config.data is not None
+        return Loaded(examples=load_table(config.data))
+    if config.source == "images":
+        assert config.data is not None
+        limit = config.in_memory_gb * 1e9
+        images = open_image_folder(config.data, config.image_size, memory_limit=limit, cache=config.image_cache)
+        return Loaded(examples=images)
+    folder = config.data or "data"
+    if config.source == "lfw":
+        return _faces(load_lfw(Path(folder) / "lfw", config.image_size))
+    readers: dict[str, Callable[[], tuple[Examples, Examples]]] = {
+        "cifar10": lambda: load_cifar10(folder),
+        "cifar100": lambda: load_cifar100(folder),
+        "omniglot": lambda: load_omniglot(Path(folder) / "omniglot", config.image_size),
+        "sop": lambda: open_products(Path(folder) / "Stanford_Online_Products", config.image_size, config.image_cache),
+    }
+    examples, test = readers[config.source]()
+    return Loaded(examples=examples, test=test)
+
+
+def _faces(lfw: LFW) -> Loaded:
+    """People of DevTrain, and the images of DevTest's pairs."""
+    pairs = lfw.pairs("dev_test")
+    rows = torch.cat([pairs.first, pairs.second]).unique()
+    within = pairs._replace(first=torch.searchsorted(rows, pairs.first), second=torch.searchsorted(rows, pairs.second))
+    return Loaded(examples=lfw.faces_of(lfw.dev_train), test=lfw.images.subset(rows), pairs=within)
 
 
 def make_splits(config: RunConfig, examples: Examples, test: Examples | None, seed: int) -> Splits:
     """One seed's train, reward-validation, selection-validation and test sets."""
+    if config.embedding is not None:
+        return split_classes(
+            examples,
+            reward=config.reward_classes or 0,
+            selection=config.selection_classes or 0,
+            test=config.test_classes or 0 if test is None else 0,
+            test_set=test,
+            examples_per_class=config.examples_per_class,
+            generator=generator(seed, "split"),
+        )
 
     def fraction(per_class: int | None) -> float | None:
         return config.validation_fraction if per_class is None else None
@@ -178,15 +227,17 @@ def _member(config: RunConfig, model: str, data: SeedData, row: Row, device: tor
     network = build_model(
         model,
         input_shape=examples.input_shape,
-        num_classes=examples.num_classes,
+        num_classes=config.embedding or examples.num_classes,
         generator=generator(row.seed, "child", row.child, "weights"),
     )
+
+    per_class = config.per_class
 
     def stream() -> BatchStream | StreamedBatches:
         batches = generator(row.seed, "child", row.child, "batches")
         if isinstance(examples, MappedImages):
-            return StreamedBatches(examples, config.batch_size, data.transform, batches, device)
-        return BatchStream(examples.load(), config.batch_size, data.transform, batches, device)
+            return StreamedBatches(examples, config.batch_size, data.transform, batches, device, per_class=per_class)
+        return BatchStream(examples.load(), config.batch_size, data.transform, batches, device, per_class=per_class)
 
     purpose = ("layers", "and reward") if row.and_reward else ("layers",)
     return Member(network, generator(row.seed, "child", row.child, *purpose).initial_seed(), stream)
@@ -195,13 +246,13 @@ def _member(config: RunConfig, model: str, data: SeedData, row: Row, device: tor
 def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> Experiment:
     """Everything of a run but the training; ``say`` is told what takes a while."""
     device = pick_device(config.device)
-    examples, test = load_source(config)
-    metric = metric_named(config.metric, examples.num_classes)
+    loaded = load_source(config)
+    metric = metric_named(config.metric, config.embedding or loaded.examples.num_classes)
     for method in config.methods:
         if entry(method).method.derived == "bayes":
             costs_of(metric, method)
     data = {
-        seed: _seed_data(config, make_splits(config, examples, test, seed), device)
+        seed: _seed_data(config, make_splits(config, loaded.examples, loaded.test, seed), device)
         for seed in range(config.seed, config.seed + config.seeds)
     }
     counts = data[config.seed].train.counts
@@ -209,7 +260,7 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
     populations: dict[str, Population] = {}
     arms: list[Arm] = []
     for name, family in families(config).items():
-        losses[name] = make_loss(family.loss, family.groups, counts).to(device)
+        losses[name] = make_loss(family.loss, family.groups, counts, config).to(device)
         own = list[Arm]()
         for seed, method in product(data, family.methods):
             children = entry(method).children or config.children
@@ -227,6 +278,7 @@ def build(config: RunConfig, say: Callable[[str], None] = lambda sentence: None)
         losses=losses,
         populations=populations,
         arms=arms,
+        pairs=loaded.pairs,
     )
 
 

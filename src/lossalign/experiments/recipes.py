@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lossalign.core import InputError
-from lossalign.experiments.config import RunConfig
+from lossalign.experiments.config import EMBEDDING_LOSSES, RunConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -110,8 +110,89 @@ def table(path: str, **changes: Any) -> RunConfig:
     return base.changed(changes)
 
 
+_EMBEDDING: dict[str, Any] = {
+    "loss": "distance-mixture",
+    "embedding": 128,
+    "metric": "recall@1",
+    "per_class": 4,
+    "learning_rate": 0.05,
+    "switches": ("average=4",),
+}
+
+
+def digits_retrieval(**changes: Any) -> RunConfig:
+    """Digits turned and mirrored, 80 classes: 44 to train on, 12 others for each part that judges; an MLP."""
+    base = RunConfig(
+        task="digits-retrieval",
+        source="turned-digits",
+        **_EMBEDDING | {"embedding": 8, "learning_rate": 0.1},
+        reward_classes=12,
+        selection_classes=12,
+        test_classes=12,
+        examples_per_class=20,
+        model="mlp-64+unit",
+        batch_size=64,
+        noise=1.0,
+        iterations=1200,
+        every=10,
+        children=20,
+        device="cpu",
+    )
+    return base.changed(changes)
+
+
+def _retrieval(name: str) -> RunConfig:
+    return RunConfig(task=name, source=name, model="embedding-cnn+unit", iterations=5000, every=25, **_EMBEDDING)
+
+
+def omniglot(**changes: Any) -> RunConfig:
+    """Omniglot: 964 background characters, 20 drawings each, to train on; tested on 659 of other alphabets."""
+    own = {"image_size": 28, "reward_classes": 100, "selection_classes": 100, "crop": 2}
+    return _retrieval("omniglot").changed(own).changed(changes)
+
+
+def lfw(**changes: Any) -> RunConfig:
+    """Labeled Faces in the Wild: people of DevTrain to train on, tested by the 1,000 pairs of DevTest."""
+    own = {
+        "image_size": 64,
+        "metric": "verification",
+        "model": "face20+unit",
+        "reward_classes": 100,
+        "selection_classes": 100,
+        "examples_per_class": 4,
+        "crop": 4,
+        "flip": True,
+    }
+    return _retrieval("lfw").changed(own).changed(changes)
+
+
+def sop(**changes: Any) -> RunConfig:
+    """Stanford Online Products: 10,000 classes to train on, tested on 11,316 others."""
+    own = {
+        "image_size": 64,
+        "metric": "recall@1,10,100",
+        "model": "resnet18-trunk+unit",
+        "reward_classes": 659,
+        "selection_classes": 659,
+        "examples_per_class": 4,
+        "crop": 4,
+        "flip": True,
+        "iterations": 20_000,
+        "every": 100,
+    }
+    return _retrieval("sop").changed(own).changed(changes)
+
+
+def _images_to_retrieve(path: str) -> RunConfig:
+    held_out = {"reward_classes": 3, "selection_classes": 3, "test_classes": 10, "examples_per_class": 50}
+    own = {"task": f"images:{path}", "data": path, "crop": 4, "flip": True, "image_size": 32}
+    return _retrieval("images").changed({**held_out, **own})
+
+
 def images(path: str, **changes: Any) -> RunConfig:
-    """Your own images: one folder for each class."""
+    """Your own images: one folder for each class. A loss of metric learning holds whole classes out."""
+    if changes.get("loss") in EMBEDDING_LOSSES:
+        return _images_to_retrieve(path).changed(changes)
     base = RunConfig(
         task=f"images:{path}",
         source="images",
@@ -134,6 +215,10 @@ RECIPES = {
     "cifar10-lt": cifar10_lt,
     "cifar100": cifar100,
     "cifar100-lt": cifar100_lt,
+    "digits-retrieval": digits_retrieval,
+    "omniglot": omniglot,
+    "lfw": lfw,
+    "sop": sop,
 }
 OWN_DATA = {"table": table, "images": images}
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from lossalign.children import Weights
 from lossalign.core import generator
+from lossalign.data import Pairs
 from lossalign.experiments.methods import costs_of, entry
 from lossalign.experiments.populations import Arm, Experiment, labelled
-from lossalign.metrics import Metric, error, metric_named, over_children
+from lossalign.metrics import Metric, accuracy_at, all_pairs, balanced_threshold, error, metric_named, over_children
 from lossalign.rivals import calibrate, expected_costs, fit_offsets
 from lossalign.training import LabelledSet, measure
 
@@ -41,14 +42,18 @@ class Scores:
 def score(experiment: Experiment, *, final: bool) -> Scores:
     """Score every method on the selection split, or with ``final`` on the test split."""
     sets = _scored_sets(experiment, final)
-    own = {seed: _training_sample(experiment, seed) for seed in experiment.data}
-    seen = {name: _outputs(experiment, name, own, "best") for name in experiment.populations}
-    plain = metric_named("error", len(experiment.counts))
     return Scores(
         best=_by_method(experiment, sets, "best", final=final),
         last=_by_method(experiment, sets, "averaged", final=final),
-        train=_means(experiment, _trained(experiment, own, seen, plain)),
+        train=_training_errors(experiment) if experiment.config.embedding is None else {},
     )
+
+
+def _training_errors(experiment: Experiment) -> dict[str, Array]:
+    own = {seed: _training_sample(experiment, seed) for seed in experiment.data}
+    seen = {name: _outputs(experiment, name, own, "best") for name in experiment.populations}
+    plain = metric_named("error", len(experiment.counts))
+    return _means(experiment, _trained(experiment, own, seen, plain))
 
 
 def _scored_sets(experiment: Experiment, final: bool) -> Sets:
@@ -87,9 +92,37 @@ def _trained(
     return values
 
 
+def _told_apart(
+    experiment: Experiment, outputs: dict[str, Tensor], weights: Weights, pairs: Pairs
+) -> dict[tuple[str, int], Tensor]:
+    """The share of the test set's ``pairs`` that every child tells apart [n], at the distance that does so best among
+    all pairs of its selection split."""
+    selection = {seed: data.selection for seed, data in experiment.data.items()}
+    values: dict[tuple[str, int], Tensor] = {}
+    for name in experiment.populations:
+        seen = _outputs(experiment, name, selection, weights)
+        for arm in (arm for arm in experiment.arms if arm.population == name):
+            labels = selection[arm.seed].targets
+            values[arm.method, arm.seed] = torch.stack(
+                [
+                    accuracy_at(
+                        (shown[pairs.first] - shown[pairs.second]).norm(dim=-1),
+                        pairs.same.to(shown.device),
+                        balanced_threshold(*all_pairs(own, labels)),
+                    )
+                    for own, shown in zip(seen[arm.rows], outputs[name][arm.rows], strict=True)
+                ]
+            ).cpu()
+    return values
+
+
 def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: bool) -> dict[str, Array]:
     outputs = {name: _outputs(experiment, name, sets, weights) for name in experiment.populations}
-    values = _trained(experiment, sets, outputs, experiment.metric)
+    values = (
+        _told_apart(experiment, outputs, weights, experiment.pairs)
+        if final and experiment.pairs is not None
+        else _trained(experiment, sets, outputs, experiment.metric)
+    )
     for written in experiment.config.methods:
         method = entry(written).method
         arms = {arm.seed: arm for arm in experiment.arms if method.after and arm.method == method.after[0]}

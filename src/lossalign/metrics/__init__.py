@@ -15,9 +15,24 @@ from lossalign.metrics.confusion import (
 )
 from lossalign.metrics.lift import over_children
 from lossalign.metrics.ranking import AUCPR, AUROC, auroc, average_precision
+from lossalign.metrics.recall_at_k import MAPAtR, RecallAtK, RPrecision, map_at_r, r_precision, recall_at_k
 from lossalign.metrics.registry import METRICS, as_metric, metric_named
 from lossalign.metrics.sensitivity import class_sensitivity
 from lossalign.metrics.topk import TopKError, top_k_error
+from lossalign.metrics.verification import (
+    EqualErrorRate,
+    TARAtFAR,
+    VerificationAccuracy,
+    accept_rates,
+    accuracy_at,
+    all_pairs,
+    balanced_threshold,
+    best_balanced_accuracy,
+    best_threshold,
+    equal_error_rate,
+    tar_at_far,
+    verification_accuracy,
+)
 
 __all__ = [
     "AUCPR",
@@ -26,24 +41,42 @@ __all__ = [
     "BalancedError",
     "ClassTotals",
     "ConfusionMetric",
+    "EqualErrorRate",
     "ErrorRate",
     "FunctionMetric",
+    "MAPAtR",
     "MacroF1",
     "MeanCost",
     "MeanMetric",
     "Metric",
     "PipelineMetric",
+    "RPrecision",
+    "RecallAtK",
+    "TARAtFAR",
     "TopKError",
     "TorchMetric",
     "TotalsMetric",
+    "VerificationAccuracy",
     "WorstClassRecall",
+    "accept_rates",
+    "accuracy_at",
+    "all_pairs",
     "as_metric",
     "auroc",
     "average_precision",
+    "balanced_threshold",
+    "best_balanced_accuracy",
+    "best_threshold",
     "class_sensitivity",
     "confusion_counts",
+    "equal_error_rate",
     "error",
+    "map_at_r",
     "metric_named",
     "over_children",
+    "r_precision",
+    "recall_at_k",
+    "tar_at_far",
     "top_k_error",
+    "verification_accuracy",
 ]

@@ -16,7 +16,9 @@ from lossalign.metrics.adapters import FunctionMetric, PipelineMetric, TorchMetr
 from lossalign.metrics.base import Metric
 from lossalign.metrics.confusion import BalancedError, ErrorRate, MacroF1, MeanCost, WorstClassRecall
 from lossalign.metrics.ranking import AUCPR, AUROC
+from lossalign.metrics.recall_at_k import MAPAtR, RecallAtK, RPrecision
 from lossalign.metrics.topk import TopKError
+from lossalign.metrics.verification import EqualErrorRate, TARAtFAR, VerificationAccuracy
 
 
 def read_costs(path: str | Path) -> MeanCost:
@@ -46,18 +48,31 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "aucpr-binary": partial(AUCPR, "binary"),
     "auroc": AUROC,
     "auroc-binary": partial(AUROC, "binary"),
+    "recall@1": RecallAtK,
+    "map@r": MAPAtR,
+    "r-precision": RPrecision,
+    "verification": VerificationAccuracy,
+    "tar@far=0.001": partial(TARAtFAR, 0.001),
+    "eer": EqualErrorRate,
 }
 """What each name on the command line makes."""
 
 _WITH_FILE = {"mean-cost": "mean-cost:costs.csv"}
+
+_WITH_NUMBERS: dict[str, tuple[Callable[[str], Metric], str]] = {
+    "recall@": (lambda ks: RecallAtK([int(k) for k in ks.split(",")]), "recall@1,10,100"),
+    "tar@far=": (lambda far: TARAtFAR(float(far)), "tar@far=0.001"),
+}
+"""How a name begins, what its numbers make, and an example."""
 
 
 def metric_named(name: str, num_classes: int | None = None) -> Metric:
     """The metric of that name.
 
     Args:
-        name: a key of ``METRICS``; ``mean-cost:FILE.csv`` or ``.npy`` for a cost matrix; or ``module:attribute`` for a
-            metric of your own: a ``Metric`` class or instance, or a function that carries ``higher_is_better``.
+        name: a key of ``METRICS``; ``mean-cost:FILE.csv`` or ``.npy`` for a cost matrix; ``recall@1,10,100`` or
+            ``tar@far=0.01`` with numbers of your own; or ``module:attribute`` for a metric of your own: a ``Metric``
+            class or instance, or a function that carries ``higher_is_better``.
         num_classes: if given, a metric that does not fit it is refused here and not when training has begun.
 
     Example:
@@ -65,13 +80,17 @@ def metric_named(name: str, num_classes: int | None = None) -> Metric:
         False
     """
     known, _, rest = name.partition(":")
-    if known not in METRICS:
-        if not rest:
-            raise InputError(f"metric {name!r} is unknown; choose from {', '.join(METRICS)}, or give module:attribute.")
-        return _imported(name, num_classes or 2)
-    if bool(rest) != (known in _WITH_FILE):
-        raise InputError(f"metric {name!r}: write {_WITH_FILE.get(known, known)!r}.")
-    metric = METRICS[known](rest) if rest else METRICS[known]()
+    metric = _with_numbers(name)
+    if metric is None:
+        if known not in METRICS:
+            if not rest:
+                raise InputError(
+                    f"metric {name!r} is unknown; choose from {', '.join(METRICS)}, or give module:attribute."
+                )
+            return _imported(name, num_classes or 2)
+        if bool(rest) != (known in _WITH_FILE):
+            raise InputError(f"metric {name!r}: write {_WITH_FILE.get(known, known)!r}.")
+        metric = METRICS[known](rest) if rest else METRICS[known]()
     if num_classes is not None:
         _check_fit(metric, num_classes)
     return metric
@@ -112,6 +131,19 @@ def as_metric(metric: object, higher_is_better: bool | None = None) -> Metric | 
     direction: Any = getattr(metric, "higher_is_better", None) if higher_is_better is None else higher_is_better
     wrap = PipelineMetric if _is_pipeline(metric) else FunctionMetric
     return wrap(metric, higher_is_better=direction)
+
+
+def _with_numbers(name: str) -> Metric | None:
+    """The metric whose name carries numbers; None if this is no such name."""
+    for start, (make, example) in _WITH_NUMBERS.items():
+        if name.startswith(start):
+            try:
+                return make(name.removeprefix(start))
+            except InputError:
+                raise
+            except ValueError as cause:
+                raise InputError(f"metric {name!r}: write its numbers as in {example!r}.") from cause
+    return None
 
 
 def _is_pipeline(fn: Callable[..., object]) -> bool:

@@ -12,6 +12,8 @@ from torch import nn
 
 from lossalign.core import InputError, import_plug
 from lossalign.models.densenet import DenseNet
+from lossalign.models.embedding import EmbeddingCNN, ResNetTrunk, UnitOutput
+from lossalign.models.face import FaceResNet
 from lossalign.models.heads import with_cosine_head
 from lossalign.models.resnet import ResNet
 from lossalign.models.small import MLP, SmallCNN
@@ -19,18 +21,25 @@ from lossalign.models.wide_resnet import WideResNet
 
 Shape = tuple[int, ...]
 
-COSINE = "+cosine"
-"""What a model's name ends in when its last layer is a ``CosineLinear``."""
+_ENDINGS: dict[str, Callable[[str, nn.Module, int], nn.Module]] = {
+    "+cosine": with_cosine_head,
+    "+unit": lambda name, model, num_classes: UnitOutput(model),
+}
+"""What a model's name may end in, and what is then made of the model: (name, model, num_classes) → model."""
 
 _IMAGE_NETWORKS: dict[str, Callable[..., nn.Module]] = {
     r"resnet(\d+)": ResNet,
     r"wrn-(\d+)-(\d+)": WideResNet,
     r"densenet-(\d+)-(\d+)": DenseNet,
     r"small-cnn": SmallCNN,
+    r"embedding-cnn": EmbeddingCNN,
+    r"resnet(\d+)-trunk": ResNetTrunk,
+    r"face(\d+)": FaceResNet,
 }
 _KNOWN = (
     "resnet20 (any depth 6n + 2), wrn-28-10 (depth, width), densenet-100-12 (depth, growth), small-cnn, mlp, "
-    "mlp-64-32 (hidden sizes), or module:factory for a model of your own; each may end in +cosine"
+    "mlp-64-32 (hidden sizes), embedding-cnn, resnet18-trunk, resnet50-trunk, face20, face64, or module:factory for a "
+    "model of your own; each may end in +cosine or +unit"
 )
 
 
@@ -42,12 +51,14 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
 
     Args:
         name: ``resnet20`` and every other depth 6n + 2, ``wrn-28-10``, ``densenet-100-12``, ``small-cnn``, ``mlp``,
-            ``mlp-64-32`` (hidden sizes), or ``module:factory`` for a model of your own. The factory is called with
+            ``mlp-64-32`` (hidden sizes); for embeddings ``embedding-cnn``, ``resnet18-trunk`` and ``resnet50-trunk``,
+            ``face20`` and ``face64``; or ``module:factory`` for a model of your own. The factory is called with
             those of ``input_shape``, ``num_classes`` and ``in_channels`` that its signature names; a module in the
             current directory is found. A name that ends in ``+cosine`` (``resnet32+cosine``, ``module:factory+cosine``)
-            has its last ``nn.Linear`` exchanged for a ``CosineLinear``, for LDAM.
+            has its last ``nn.Linear`` exchanged for a ``CosineLinear``, for LDAM; of one that ends in ``+unit``
+            (``face20+unit``, ``mlp-64+unit``) the outputs are brought to length 1, as embeddings are.
         input_shape: shape of one input: (channels, height, width) of an image, (features,) of a row of a table.
-        num_classes: C.
+        num_classes: C, the number of outputs: one for each class, or the dimensions of an embedding.
         generator: where the initial weights come from.
 
     Returns:
@@ -66,12 +77,13 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        plain = name.removesuffix(COSINE)
+        ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+        plain = name.removesuffix(ending)
         build = _build_own if ":" in plain else _build_ours
         model = build(plain, input_shape, num_classes)
         _check_output(plain, model, input_shape, num_classes)
-        if plain != name:
-            model = with_cosine_head(name, model, num_classes)
+        if ending:
+            model = _ENDINGS[ending](name, model, num_classes)
             _check_output(name, model, input_shape, num_classes)
     return model
 
@@ -88,7 +100,7 @@ def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
                     f"model={name!r} takes images (channels, height, width), but one input has shape {input_shape}; "
                     "use mlp."
                 )
-            return network(*map(int, match.groups()), in_channels=input_shape[0], num_classes=num_classes)
+            return network(*map(int, match.groups()), **_arguments(network, input_shape, num_classes))
     raise InputError(f"model={name!r} is unknown; choose from {_KNOWN}.")
 
 
@@ -96,17 +108,13 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     factory = import_plug("model", name)
     if not callable(factory):
         raise InputError(f"model={name!r} is a {type(factory).__name__}; name a function or class that makes a model.")
-    offered = {"input_shape": input_shape, "num_classes": num_classes, "in_channels": input_shape[0]}
-    signature = inspect.signature(factory)
-    by_keyword = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    accepted = {p.name for p in signature.parameters.values() if p.kind in by_keyword}
-    arguments = {key: value for key, value in offered.items() if key in accepted}
+    signature, arguments = inspect.signature(factory), _arguments(factory, input_shape, num_classes)
     try:
         signature.bind(**arguments)
     except TypeError as error:
         raise InputError(
-            f"model={name!r}: the factory's signature is {signature}, but it is called with {', '.join(offered)} at "
-            "most; give its other arguments defaults."
+            f"model={name!r}: the factory's signature is {signature}, but it is called with input_shape, num_classes "
+            "and in_channels at most; give its other arguments defaults."
         ) from error
     try:
         model = factory(**arguments)
@@ -115,6 +123,14 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(f"model={name!r}: the factory returned a {type(model).__name__}; return a torch.nn.Module.")
     return model
+
+
+def _arguments(factory: Callable[..., object], input_shape: Shape, num_classes: int) -> dict[str, object]:
+    """What a factory is called with: those of our arguments that its signature names."""
+    offered = {"input_shape": input_shape, "num_classes": num_classes, "in_channels": input_shape[0]}
+    by_keyword = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    accepted = {p.name for p in inspect.signature(factory).parameters.values() if p.kind in by_keyword}
+    return {key: value for key, value in offered.items() if key in accepted}
 
 
 def _check_output(name: str, model: nn.Module, input_shape: Shape, num_classes: int) -> None:
@@ -136,5 +152,5 @@ def _check_output(name: str, model: nn.Module, input_shape: Shape, num_classes: 
     if shape != (2, num_classes):
         raise InputError(
             f"model={name!r} maps inputs (2, *{input_shape}) to {shape}; it must return a tensor of shape "
-            f"(2, {num_classes}), one logit for each class."
+            f"(2, {num_classes})."
         )

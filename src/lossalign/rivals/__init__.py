@@ -4,7 +4,7 @@ from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
-from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix
+from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix, random_phi
 from lossalign.rivals.schedules import (
     cost_weights,
     designed,
@@ -30,5 +30,6 @@ __all__ = [
     "logit_adjustment",
     "proportional_rule",
     "random_matrix",
+    "random_phi",
     "rescaled",
 ]

@@ -44,6 +44,12 @@ def random_matrix(spec: ParameterSpec, children: int, generator: torch.Generator
     return RuleController(spec, children, rule=lambda phi, seen: draw(), start=draw(), generator=generator)
 
 
+def random_phi(spec: ParameterSpec, children: int, generator: torch.Generator) -> RuleController:
+    """Each child trains under another Φ, drawn evenly from its range: the room there is without any controller."""
+    drawn = spec.low + (spec.high - spec.low) * torch.rand(children, spec.size, generator=generator)
+    return RuleController(spec, children, rule=lambda phi, seen: phi, start=drawn)
+
+
 def confusion_phi(statistics: Tensor) -> Tensor:
     """Eq. 7 as Φ: the mean of e^{−C_ij} and e^{−C_ji}, from log(1 + [C_ij, C_ji]) [n, P, 2].
 

@@ -1,0 +1,224 @@
+"""Retrieval by embeddings: every sample asks for its class among all the others, nearest first.
+
+Queries go a few at a time, so that memory grows with the number of samples and not with its square. All loops have
+fixed lengths and all shapes are static, so that every metric here can be lifted over children.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from lossalign.core import InputError
+from lossalign.metrics.base import Metric
+
+
+def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: int = 256) -> Tensor:
+    """Recall@k = mean over queries i of 1[ #{n : y_n ≠ y_i, d_in ≤ min_{p ≠ i, y_p = y_i} d_ip} < k ].
+
+    That is: at least one of the k nearest has the query's class. Every sample is a query, against all samples but
+    itself, by Euclidean distance. Ties count against, so that embeddings collapsed to a point score 0. Nothing is
+    sorted: a row needs its nearest positive and one count.
+
+    A tie is what float32 cannot tell apart: squared distances from a to p and to n are compared as 2a·p − ‖p‖² and
+    2a·n − ‖n‖², of embeddings centred at their mean, and are equal within (4 + √D/2) ε (‖a‖² + d²). A matrix
+    product does not even give two equal columns the same bits. (TF32, where somebody has switched it on, is coarser.)
+
+    Args:
+        embeddings: [V, D], of any length; worked on in float32 whatever their type.
+        labels: [V].
+        ks: how many neighbours are looked at; where k exceeds the number of other samples, every query is a hit.
+        chunk: queries at once; about 16 · chunk · V bytes are held.
+
+    Returns:
+        The recalls [len(ks)]. Queries without a positive are left out; NaN if all are. NaN embeddings are misses.
+
+    Example:
+        >>> embeddings = torch.tensor([[0.0], [1.0], [3.0], [3.5]])
+        >>> recall_at_k(embeddings, torch.tensor([0, 1, 0, 1]), ks=(1, 2, 3))
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+    found, asked = labels.new_zeros(len(ks), dtype=torch.long), labels.new_zeros((), dtype=torch.long)
+    for some in _neighbours(embeddings, labels, chunk):
+        best = some.nearness.masked_fill(~some.positive, -math.inf).amax(-1, keepdim=True)
+        ahead = (some.negative & ~(some.nearness < some.behind_ties(best))).sum(-1)
+        counted = some.positive.any(-1)
+        found = found + torch.stack([((ahead < k) & counted).sum() for k in ks])
+        asked = asked + counted.sum()
+    return found / asked
+
+
+def map_at_r(embeddings: Tensor, labels: Tensor, chunk: int = 64) -> Tensor:
+    """MAP@R = mean over queries of 1/R Σ_{i ≤ R} P(i) 1[the i-th nearest is a positive] (Musgrave et al., ECCV 2020).
+
+    R is the number of other samples of the query's class, P(i) the share of positives among the i nearest.
+
+    Args:
+        embeddings: [V, D], as for ``recall_at_k``; ties count against in the same way.
+        labels: [V].
+        chunk: queries at once; about 64 · chunk · V bytes are held.
+
+    Returns:
+        A scalar. Queries without a positive are left out; NaN if all are.
+
+    Example:
+        >>> embeddings = torch.tensor([[0.0], [1.0], [1.5], [9.0]])
+        >>> map_at_r(embeddings, torch.tensor([0, 0, 1, 0]))  # (1/2 + 1/4 + 1/4) / 3
+        tensor(0.3333)
+    """
+
+    def precision(hits: Tensor) -> Tensor:
+        return hits.cumsum(-1) / torch.arange(1, hits.shape[-1] + 1, device=hits.device)
+
+    parts = _hits_within_r(embeddings, labels, chunk)
+    return _mean_over_queries((hits * precision(hits)).sum(-1) / total for hits, total in parts)
+
+
+def r_precision(embeddings: Tensor, labels: Tensor, chunk: int = 64) -> Tensor:
+    """R-precision = mean over queries of the share of positives among the R nearest, R as for ``map_at_r``.
+
+    Args:
+        embeddings: [V, D], as for ``recall_at_k``; ties count against in the same way.
+        labels: [V].
+        chunk: queries at once; about 64 · chunk · V bytes are held.
+
+    Returns:
+        A scalar. Queries without a positive are left out; NaN if all are.
+
+    Example:
+        >>> embeddings = torch.tensor([[0.0], [1.0], [1.5], [9.0]])
+        >>> r_precision(embeddings, torch.tensor([0, 0, 1, 0]))  # (1/2 + 1/2 + 1/2) / 3
+        tensor(0.5000)
+    """
+    parts = _hits_within_r(embeddings, labels, chunk)
+    return _mean_over_queries(hits.sum(-1) / total for hits, total in parts)
+
+
+class _Neighbours(NamedTuple):
+    """What Q queries see of all V samples: ``nearness`` ‖a‖² − d², who is a positive, who a negative [Q, V]."""
+
+    nearness: Tensor
+    positive: Tensor
+    negative: Tensor
+    squares: Tensor
+    rounding: float
+
+    def behind_ties(self, nearness: Tensor) -> Tensor:
+        """Nearness of positives [Q, …], lowered by its rounding error, and at least a little, to lose all ties."""
+        error = self.rounding * (2 * self.squares - nearness)
+        return nearness - error.clamp(min=torch.finfo(error.dtype).tiny)
+
+
+def _neighbours(embeddings: Tensor, labels: Tensor, chunk: int) -> Iterator[_Neighbours]:
+    """``chunk`` queries after ``chunk`` queries; a query is neither positive nor negative to itself."""
+    x = embeddings.float()
+    x = x - x.mean(0)
+    squares = x.square().sum(-1)
+    rounding = (4 + math.sqrt(x.shape[-1]) / 2) * torch.finfo(x.dtype).eps
+    index = torch.arange(len(x), device=x.device)
+    for start in range(0, len(x), chunk):
+        rows = slice(start, start + chunk)
+        with torch.autocast(x.device.type, enabled=False):
+            nearness = torch.addmm(-squares, x[rows], x.T, alpha=2)
+        same = labels[rows, None] == labels
+        positive = same & (index[rows, None] != index)
+        yield _Neighbours(nearness, positive, ~same, squares[rows, None], rounding)
+
+
+def _hits_within_r(embeddings: Tensor, labels: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Which of the nearest are positives, nearest first, none beyond rank R [Q, V]; and R [Q]."""
+    for some in _neighbours(embeddings, labels, chunk):
+        judged = torch.where(some.positive, some.behind_ties(some.nearness), some.nearness)
+        ranked, order = judged.masked_fill(~(some.positive | some.negative), -math.inf).sort(-1, descending=True)
+        total = some.positive.sum(-1)
+        within = torch.arange(ranked.shape[-1], device=ranked.device) < total[:, None]
+        yield some.positive.gather(-1, order) & within & ~ranked.isnan(), total
+
+
+def _mean_over_queries(parts: Iterable[Tensor]) -> Tensor:
+    """The mean of parts [Q], without what is NaN in them. Sums go on, as parts that are kept would scatter the heap."""
+    sums = (torch.stack([part.nansum(), (~part.isnan()).sum()]) for part in parts)
+    total, count = sum(sums, start=torch.zeros(())).unbind()
+    return total / count
+
+
+def check_embeddings(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse what is not embeddings [V, D] with labels [V]."""
+    if outputs.ndim != 2 or targets.ndim != 1:
+        raise InputError(
+            f"metric {metric.name!r} needs embeddings [V, D] and labels [V], got {tuple(outputs.shape)} and "
+            f"{tuple(targets.shape)}."
+        )
+
+
+@final
+class RecallAtK(Metric):
+    """Share of the samples that find their class among their k nearest, averaged over several k.
+
+    Args:
+        ks: how many neighbours are looked at.
+
+    Example:
+        >>> embeddings, labels = torch.tensor([[0.0], [1.0], [3.0], [3.5]]), torch.tensor([0, 1, 0, 1])
+        >>> RecallAtK(ks=(2, 3)).name, RecallAtK(ks=(2, 3))(embeddings, labels)
+        ('recall@2,3', tensor(0.7500))
+    """
+
+    higher_is_better = True
+    percent = True
+    vectorised = True
+
+    def __init__(self, ks: Sequence[int] = (1,)) -> None:
+        if not ks or min(ks) < 1:
+            raise InputError(f"ks={tuple(ks)}: name one k or more, each of at least 1.")
+        self.ks = tuple(ks)
+        self.name = f"recall@{','.join(map(str, ks))}"
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean recall, a scalar, of embeddings [V, D] with labels [V]."""
+        check_embeddings(self, outputs, targets)
+        return recall_at_k(outputs, targets, self.ks).mean()
+
+
+@final
+class MAPAtR(Metric):
+    """Mean average precision at R, see ``map_at_r``: how pure the neighbourhoods are, not only who is first.
+
+    Example:
+        >>> MAPAtR()(torch.tensor([[0.0], [1.0], [1.5], [9.0]]), torch.tensor([0, 0, 1, 0]))
+        tensor(0.3333)
+    """
+
+    name = "map@r"
+    higher_is_better = True
+    percent = True
+    vectorised = True
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """MAP@R, a scalar, of embeddings [V, D] with labels [V]."""
+        check_embeddings(self, outputs, targets)
+        return map_at_r(outputs, targets)
+
+
+@final
+class RPrecision(Metric):
+    """Share of positives among the R nearest, see ``r_precision``.
+
+    Example:
+        >>> RPrecision()(torch.tensor([[0.0], [1.0], [1.5], [9.0]]), torch.tensor([0, 0, 1, 0]))
+        tensor(0.5000)
+    """
+
+    name = "r-precision"
+    higher_is_better = True
+    percent = True
+    vectorised = True
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """R-precision, a scalar, of embeddings [V, D] with labels [V]."""
+        check_embeddings(self, outputs, targets)
+        return r_precision(outputs, targets)
