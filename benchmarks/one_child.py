@@ -61,7 +61,10 @@ def main():
     torch.set_num_threads(1)
     policies = sorted(Path(sys.argv[1]).glob("policy-*.safetensors")) if len(sys.argv) > 1 else []
     seeds = range(200, 200 + (len(policies) or 8))
-    arms = {"fixed": lambda seed: {"policy": never_moving(), "learn": False}, "fresh policy, learning": lambda seed: {}}
+    arms = {
+        "fixed": lambda seed: {"policy": never_moving(), "learn": False},
+        "fresh policy, learning": lambda seed: {"policy": "fresh"},
+    }
     if policies:
         arms["given policy, frozen"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200]), "learn": False}
         arms["given policy, learning"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200])}

@@ -60,7 +60,8 @@ class Problem:
             yield self.inputs[at], self.targets[at]
 
     def aligner(self, every: int = 3, total_steps: int = 60, **options: Any) -> la.Aligner:
-        given: dict[str, Any] = {"loss": la.AlignedLoss(3), "metric": la.metrics.BalancedError(), **options}
+        fresh: dict[str, Any] = {"loss": la.AlignedLoss(3), "metric": la.metrics.BalancedError(), "policy": "fresh"}
+        given: dict[str, Any] = {**fresh, **options}
         loader: Iterable[Any] = given.pop("val_loader", self.val_loader)
         return la.Aligner(given.pop("loss"), given.pop("metric"), loader, total_steps, every=every, **given)
 

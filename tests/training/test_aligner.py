@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -352,6 +353,29 @@ def test_a_policy_that_does_not_learn_stays_as_it_is(problem: Any, tmp_path: Any
         same = [torch.equal(policy.state_dict()[n], t) for n, t in teacher.policy.state_dict().items()]
         assert all(same) is not learn
         assert (aligner.phi != 0).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "pretrained", "learns"),
+    [
+        ({}, True, False),
+        ({"learn": True}, True, True),
+        ({"policy": "fresh"}, False, True),
+        ({"loss": la.AlignedLoss(3, groups=("weights",))}, False, True),
+        ({"loss": la.AlignedLoss(3, groups=("offsets", "pairs"))}, False, True),
+        ({"preset": switch(la.default(), {"sensitivity": False})}, False, True),
+    ],
+)
+def test_one_model_uses_the_policy_that_comes_with_lossalign_where_it_fits(
+    options: dict[str, Any], pretrained: bool, learns: bool, problem: Any
+) -> None:
+    aligner = problem.aligner(every=1, **{"policy": "auto", **options})
+    given, before = la.Policy.pretrained().state_dict(), copy.deepcopy(aligner.policy.state_dict())
+    same = [t.shape == given[n].shape and torch.equal(t, given[n]) for n, t in before.items()]
+    assert all(same) is pretrained
+    problem.train(aligner, 20)
+    assert any(not torch.equal(t, before[n]) for n, t in aligner.policy.state_dict().items()) is learns
+    assert (aligner.phi != 0).any()
 
 
 def test_iterations_beyond_the_last_are_fine(problem: Any) -> None:

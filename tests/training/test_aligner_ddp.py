@@ -32,7 +32,7 @@ def network():
 
 def aligner(loader, **options):
     metric = options.pop("metric", la.metrics.BalancedError())
-    return la.Aligner(la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, **options)
+    return la.Aligner(la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, policy="fresh", **options)
 
 
 def trained(aligner, model, seed=0):

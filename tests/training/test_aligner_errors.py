@@ -37,6 +37,7 @@ def pairs(*sizes: int) -> list[tuple[Tensor, Tensor]]:
         ({"val_loader": [(torch.zeros(3, 4), torch.eye(3).long())]}, r"val_loader: labels have shape \(3, 3\)"),
         ({"val_loader": [(torch.zeros(1, 4), torch.tensor([3]))]}, "val_loader: label 3 is out of range"),
         ({"policy": "statistics"}, "policy: it was learned on states with"),
+        ({"policy": "policy.safetensors"}, "policy='policy.safetensors': give a lossalign.Policy, 'auto' or 'fresh'"),
     ],
 )
 def test_refused_before_anything_is_trained(options: dict[str, Any], message: str, problem: Any) -> None:

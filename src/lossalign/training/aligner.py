@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,17 @@ def whole_set(part: Tensor, loader: Any, ranks: Ranks) -> Tensor:
     return in_turn[: len(sampler.dataset)]  # type: ignore[arg-type]
 
 
+def _start(policy: object, loss: AdaptiveLoss, preset: Preset) -> Policy | None:
+    """The policy to start from; None for a fresh one."""
+    if isinstance(policy, Policy):
+        return policy
+    if policy not in ("auto", "fresh"):
+        raise InputError(f"policy={policy!r}: give a lossalign.Policy, 'auto' or 'fresh'; Policy.load reads a file.")
+    pretrained = Policy.pretrained()
+    fits = tuple(loss.spec.slices) == ("offsets",) and pretrained.layout == preset.layout(loss.num_statistics)
+    return pretrained if policy == "auto" and fits else None
+
+
 class Aligner:
     """A loss whose parameters follow a validation metric while your model trains.
 
@@ -101,9 +112,12 @@ class Aligner:
         every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
         preset: the controller's switches, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
             used: all groups of the loss you give are moved.
-        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")`` of a run with many children. One
-            child alone teaches a fresh policy little: see docs/results.md.
-        learn: False to use ``policy`` as it is.
+        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")`` of a run with many children;
+            ``"fresh"`` for one that knows nothing; or ``"auto"``: the one that comes with lossalign if it fits the loss
+            (``AlignedLoss`` with offsets alone) and the preset, else a fresh one. One model alone teaches a fresh
+            policy little: see docs/results.md.
+        learn: whether the policy learns on; None: if it is fresh or was given, while the one that comes with lossalign
+            is used as it is.
         higher_is_better: the metric's direction, if it does not say so itself.
         forward: how to get ``(outputs, targets)`` from the model and a batch of ``val_loader``.
         seed: of the controller's random stream.
@@ -123,8 +137,8 @@ class Aligner:
         *,
         every: int | None = None,
         preset: Preset | None = None,
-        policy: Policy | None = None,
-        learn: bool = True,
+        policy: Policy | Literal["auto", "fresh"] = "auto",
+        learn: bool | None = None,
         higher_is_better: bool | None = None,
         forward: Forward = forward_pair,
         seed: int = 0,
@@ -142,13 +156,14 @@ class Aligner:
         self.every, self.total_steps, self.preset = every, total_steps, default() if preset is None else preset
         self._loader, self._forward, self._val_sharded = val_loader, forward, val_sharded
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
+        start = _start(policy, loss, self.preset)
         self._controller = LearningController(
             loss.spec,
             children=1,
             preset=self.preset,
             statistics=loss.num_statistics,
-            policy=policy,
-            learn=learn,
+            policy=start,
+            learn=policy != "auto" or start is None if learn is None else learn,
             generator=generator(seed, "aligner"),
             device=device,
         )
