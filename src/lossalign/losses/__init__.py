@@ -17,6 +17,7 @@ from lossalign.losses.embedding_rivals import (
 from lossalign.losses.focal_weighting import FocalWeightingLoss, focal_weighting_loss
 from lossalign.losses.l_softmax import LSoftmaxLoss, angular_margin, l_softmax_loss
 from lossalign.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
+from lossalign.losses.metric_learning import MetricLearningLoss, metric_learning_loss
 from lossalign.losses.ranking import pairwise_ranking, smooth_ap
 from lossalign.losses.ranking_losses import PairwiseLoss, RankingLoss, SmoothAPLoss
 
@@ -31,6 +32,7 @@ __all__ = [
     "LDAMLoss",
     "LSoftmaxLoss",
     "MarginLoss",
+    "MetricLearningLoss",
     "MultiSimilarityLoss",
     "PairwiseLoss",
     "RankingLoss",
@@ -47,6 +49,7 @@ __all__ = [
     "ldam_loss",
     "ldam_margins",
     "margin_loss",
+    "metric_learning_loss",
     "multi_similarity_loss",
     "pairwise_distances",
     "pairwise_ranking",

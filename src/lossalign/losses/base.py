@@ -20,15 +20,17 @@ class AdaptiveLoss(ABC):
 
     Subclass it, set ``spec`` and ``num_statistics``, and write three methods; ``docs/losses.md`` has a worked example.
     The first two must be pure tensor code without data-dependent shapes, so that engines can lift them over children
-    with ``torch.func.vmap``.
+    with ``torch.func.vmap``; the first need not if ``vectorised`` says so.
 
     Attributes:
         spec: the parameters, in groups, with start, range and step.
         num_statistics: S, how many statistics describe one parameter.
+        vectorised: True if ``__call__`` is such code; False and engines train one child after another.
     """
 
     spec: ParameterSpec
     num_statistics: int
+    vectorised: bool = True
 
     @cached_property
     def classes(self) -> Tensor:

@@ -21,7 +21,7 @@ Start = Literal["default", "paper"]
 _LEAST_DISTANCE = 1e-3  # keeps the gradient of the root finite; float32 cannot tell directions that are nearer
 _LEAST_NORM = 1e-6  # of an embedding: keeps the gradient finite where a network puts out zeros
 _WEIGHED_FROM, _LEFT_OUT_FROM = 0.5, 1.4  # Wu et al. 2017
-_PAIRS_AT_ONCE = 2**20
+_ANCHORS = 64
 
 
 def cosines(embeddings: Tensor, others: Tensor) -> Tensor:
@@ -195,10 +195,10 @@ def chosen_pairs(embeddings: Tensor, targets: Tensor, framework: Framework) -> P
 
 
 def validation_pairs(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances from anchors, spread evenly over a validation set, to all of it, and which pairs are of which kind.
+    """Distances from 64 anchors, spread evenly over a validation set, to all of it, and which pairs are of which kind.
 
-    The anchors are as many as keep the pairs below 2²⁰: all of up to 1,024 samples, 209 of 5,000. They are the same
-    whenever they are asked for, and each meets all its partners in whatever order the samples come.
+    The anchors are the same whenever they are asked for, and each meets all its partners in whatever order the samples
+    come.
 
     Args:
         outputs: embeddings [V, D].
@@ -209,10 +209,10 @@ def validation_pairs(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, 
 
     Example:
         >>> [tuple(part.shape) for part in validation_pairs(torch.ones(5000, 2), torch.arange(5000) % 9)]
-        [(209, 5000), (209, 5000), (209, 5000)]
+        [(64, 5000), (64, 5000), (64, 5000)]
     """
     size = len(targets)
-    count = max(1, min(size, _PAIRS_AT_ONCE // size))
+    count = min(size, _ANCHORS)
     anchors = torch.arange(count, device=targets.device) * size // count
     return pairwise_distances(outputs[anchors], outputs), *pair_masks(targets, anchors)
 

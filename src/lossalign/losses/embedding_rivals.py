@@ -108,7 +108,7 @@ def multi_similarity_loss(
     return pull + log_one_plus_sum(beta * (similarity - threshold), pushed) / beta
 
 
-class _Rival(EmbeddingLoss):
+class Rival(EmbeddingLoss):
     """A loss whose statistics are, for every parameter, the mean distances of positive and of negative pairs."""
 
     def __init__(self, *groups: ParameterGroup) -> None:
@@ -121,7 +121,7 @@ class _Rival(EmbeddingLoss):
         return torch.stack([pair_mean(d, positive), pair_mean(d, negative)]).expand(self._size, 2)
 
 
-class TripletLoss(_Rival):
+class TripletLoss(Rival):
     """The triplet loss (Eq. 8) with semi-hard negatives, its mean over an anchor's positives.
 
     The mean is over all triplets, not over those with a loss above 0 only. Group: ``margin`` (η ∈ [0, 1]).
@@ -146,7 +146,7 @@ class TripletLoss(_Rival):
         return (pairs.w_pos * triplet_loss(pairs.d_pos, pairs.d_neg, phi[0])).sum(-1)
 
 
-class MarginLoss(_Rival):
+class MarginLoss(Rival):
     """The margin loss (Wu et al. 2017) with one β for all classes, negatives weighed by distance.
 
     As many negatives as positives, in the mean of their draws; the mean is over all of them, not over pairs with a loss
@@ -176,7 +176,7 @@ class MarginLoss(_Rival):
         return (pairs.w_pos * pull + pairs.w_neg * push).sum(-1)
 
 
-class ContrastiveLoss(_Rival):
+class ContrastiveLoss(Rival):
     """The contrastive loss (Hadsell et al. 2006) over all pairs of a batch. Group: ``margin`` (m ∈ [0, 2]).
 
     Args:
@@ -200,7 +200,7 @@ class ContrastiveLoss(_Rival):
         return anchor_shares(positive, negative) * loss
 
 
-class MultiSimilarityLoss(_Rival):
+class MultiSimilarityLoss(Rival):
     """The multi-similarity loss (Wang et al. 2019) with its mining. Group: ``sharpness`` (log α, log β ∈ [−1, 5]).
 
     Args:

@@ -1,0 +1,103 @@
+"""Losses of the package pytorch-metric-learning, as they are: the rest of the library sees one more embedding loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lossalign.core import InputError, ParameterGroup
+from lossalign.losses.distances import check_embeddings
+from lossalign.losses.embedding_rivals import Rival
+
+_SOME = "multi-similarity, triplet-margin, n-pairs, circle, nt-xent, sup-con"
+_REMEMBERING = ("CrossBatchMemory", "DynamicSoftMarginLoss")
+
+
+class MetricLearningLoss(Rival):
+    """Any loss of pytorch-metric-learning that is a function of one batch's embeddings and labels.
+
+        l_i = e^Φ · loss(embeddings, labels, miner(embeddings, labels)),   the same for every anchor i
+
+    The package gives one number for a batch, reduced as the loss object says; the mean over the anchors is that number.
+    It is worked out in float32. The package's code depends on values, so that children train one after another.
+
+    Group: ``scale`` (log weight ∈ [log 0.1, log 10], from 0).
+
+    Args:
+        loss: the loss object, without weights of its own (proxies, class centres) and without a memory of earlier
+            batches, which all children would share.
+        miner: a miner object of the package; all pairs or triplets if None.
+        step: how far one action moves the log weight.
+
+    Example:
+        >>> losses = pytest.importorskip("pytorch_metric_learning.losses")
+        >>> loss = MetricLearningLoss(losses.TripletMarginLoss(margin=0.2))
+        >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1]), loss.spec.initial)
+        tensor([0.2000, 0.2000, 0.2000, 0.2000])
+    """
+
+    vectorised = False
+
+    def __init__(self, loss: nn.Module, miner: Callable[[Tensor, Tensor], Any] | None = None, step: float = 0.1) -> None:
+        _check_stateless(loss)
+        far = math.log(10.0)
+        group = ParameterGroup(name="scale", labels=("log weight",), initial=0.0, low=-far, high=far, step=step)
+        super().__init__(group)
+        self._loss, self._miner = loss, miner
+
+    def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """The loss of the batch for every anchor [B], from embeddings [B, D] and labels [B]."""
+        check_embeddings(outputs, targets)
+        with torch.autocast(outputs.device.type, enabled=False):
+            embeddings = outputs.float()
+            pairs = None if self._miner is None else self._miner(embeddings, targets)
+            value: Tensor = self._loss(embeddings, targets, pairs)
+        return (phi[0].exp() * value.reshape(())).expand(len(targets))
+
+
+def metric_learning_loss(name: str) -> MetricLearningLoss:
+    """The loss of pytorch-metric-learning called ``name``, as the package makes it when it is told nothing.
+
+    Args:
+        name: that of its class in small letters, without "Loss"; dashes do not matter: ``"n-pairs"`` is ``NPairsLoss``.
+
+    Example:
+        >>> losses = pytest.importorskip("pytorch_metric_learning.losses")
+        >>> loss = metric_learning_loss("multi-similarity")
+        >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1]), loss.spec.initial)  # log(1 + e) / 2
+        tensor([0.6566, 0.6566, 0.6566, 0.6566])
+    """
+    try:
+        from pytorch_metric_learning import losses
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"loss {name!r} is one of pytorch-metric-learning, which is not installed; "
+            'run pip install "lossalign[metric]".'
+        ) from error
+    kinds = {kind.lower(): kind for kind in dir(losses)}
+    kind = kinds.get(name.replace("-", "") + "loss")
+    if kind is None:
+        raise InputError(f"loss {name!r} is unknown to pytorch-metric-learning; choose one of its own, e.g. {_SOME}.")
+    try:
+        loss = getattr(losses, kind)()
+        loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    except Exception as error:  # whatever the package raises where it is told too little
+        raise InputError(
+            f"loss {name!r}: {kind} needs more than embeddings and labels, such as weights for the training classes; "
+            f"choose another, e.g. {_SOME}."
+        ) from error
+    return MetricLearningLoss(loss)
+
+
+def _check_stateless(loss: nn.Module) -> None:
+    name = type(loss).__name__
+    if next(loss.parameters(), None) is not None:
+        raise InputError(f"loss={name}: it has weights of its own, which nobody would train; choose a loss of pairs.")
+    if any(type(part).__name__ in _REMEMBERING for part in loss.modules()):
+        raise InputError(
+            f"loss={name}: it remembers earlier batches, and all children would share them; choose a loss of one batch."
+        )
