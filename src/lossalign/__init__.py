@@ -17,7 +17,13 @@ from lossalign.core import (
     RunFolderError,
 )
 from lossalign.experiments import fit
-from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
+from lossalign.losses import (
+    AdaptiveLoss,
+    AlignedLoss,
+    ClassCorrelationLoss,
+    DistanceMixtureLoss,
+    FocalWeightingLoss,
+)
 from lossalign.training import Aligner
 
 __all__ = [
@@ -26,6 +32,8 @@ __all__ = [
     "Aligner",
     "CheckpointError",
     "ClassCorrelationLoss",
+    "DistanceMixtureLoss",
+    "FocalWeightingLoss",
     "InputError",
     "LossalignError",
     "NonFiniteError",

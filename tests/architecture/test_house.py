@@ -15,7 +15,8 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 def test_the_public_names_are_these():
     assert sorted(lossalign.__all__) == [
-        *("AdaptiveLoss", "AlignedLoss", "Aligner", "CheckpointError", "ClassCorrelationLoss", "InputError"),
+        *("AdaptiveLoss", "AlignedLoss", "Aligner", "CheckpointError", "ClassCorrelationLoss", "DistanceMixtureLoss"),
+        *("FocalWeightingLoss", "InputError"),
         *("LossalignError", "NonFiniteError", "ParameterGroup", "ParameterSpec", "Policy", "Preset", "RunFolderError"),
         *("default", "fit", "metrics", "paper"),
     ]

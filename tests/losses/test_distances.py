@@ -30,6 +30,7 @@ from lossalign.losses.distances import (
     semi_hard,
     validation_pairs,
 )
+from lossalign.training import check_validation
 
 ALL = ("positive", "negative", "ratio")
 MAKERS: dict[str, Callable[[], AdaptiveLoss]] = {
@@ -265,14 +266,29 @@ def test_statistics_are_one_row_a_parameter_of_order_one(make: Callable[[], Adap
         (torch.tensor([True, False, True]), "labels have type torch.bool"),
         (torch.tensor([[0, 1, 1]]), r"val_loader: labels have shape \(1, 3\); give one class for each example"),
         (torch.tensor([0, 0, -1]), "val_loader: label -1 is negative; number the classes from 0"),
-        (torch.tensor([5, 5, 5]), "val_loader: 3 samples of 1 classes make no positive and negative pairs; give at"),
-        (torch.tensor([1, 2, 3]), "val_loader: 3 samples of 3 classes make no"),
-        (torch.tensor([], dtype=torch.long), "val_loader: 0 samples of 0 classes make no"),
     ],
 )
 def test_labels_it_cannot_use(make: Callable[[], AdaptiveLoss], targets: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make().check_targets(targets, "val_loader")
+
+
+@LOSSES
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.tensor([5, 5, 5]), "val_loader: 3 samples of 1 classes make no positive and negative pairs; give at"),
+        (torch.tensor([1, 2, 3]), "val_loader: 3 samples of 3 classes make no"),
+    ],
+)
+def test_a_validation_set_without_pairs_is_refused_and_a_batch_is_not(
+    make: Callable[[], AdaptiveLoss], targets: Tensor, message: str
+) -> None:
+    loss = make()
+    with pytest.raises(InputError, match=message):
+        check_validation(loss, targets, "val_loader")
+    loss.check_targets(targets, "targets")
+    assert not loss(torch.eye(3), targets, loss.spec.initial).any()
 
 
 @LOSSES

@@ -238,14 +238,17 @@ class EmbeddingLoss(AdaptiveLoss):
     num_statistics = 2
 
     def check_targets(self, targets: Tensor, name: str) -> None:
-        """Refuse labels that make no positive or no negative pair, or are not whole numbers from 0 [B]."""
+        """Refuse labels that are not whole numbers from 0 [B]."""
         if targets.is_floating_point() or targets.dtype is torch.bool:
             raise InputError(f"{name}: labels have type {targets.dtype}; convert them with .long().")
         if targets.ndim != 1:
             raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class for each example.")
+        if (targets < 0).any():
+            raise InputError(f"{name}: label {int(targets.min())} is negative; number the classes from 0.")
+
+    def check_pairs(self, targets: Tensor, name: str) -> None:
+        """Refuse a validation set that makes no positive or no negative pair; a batch may, and has a loss of 0."""
         classes, counts = targets.unique(return_counts=True)
-        if (classes < 0).any():
-            raise InputError(f"{name}: label {int(classes[0])} is negative; number the classes from 0.")
         if len(classes) < 2 or counts.max() < 2:
             raise InputError(
                 f"{name}: {len(targets)} samples of {len(classes)} classes make no positive and negative pairs; give "

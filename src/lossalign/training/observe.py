@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError, NonFiniteError, Observation
-from lossalign.losses import AdaptiveLoss
+from lossalign.losses import AdaptiveLoss, EmbeddingLoss
 from lossalign.metrics import Metric, class_sensitivity, over_children
 
 Finite = Literal["training loss", "outputs", "metric"]
@@ -37,6 +37,8 @@ def check_validation(loss: AdaptiveLoss, targets: Tensor, name: str) -> None:
     if targets.numel() < 2:
         raise InputError(f"{name}: it holds {targets.numel()} samples; a metric needs at least 2.")
     loss.check_targets(targets, name)
+    if isinstance(loss, EmbeddingLoss):
+        loss.check_pairs(targets, name)
     needed = loss.spec.classes
     present = targets.unique() if targets.ndim == 1 else targets.bool().any(0).nonzero()
     absent = sorted(set(needed[needed >= 0].tolist()) - set(present.flatten().tolist()))
