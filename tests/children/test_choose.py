@@ -112,6 +112,34 @@ def test_branches_on_inputs_train_one_by_one() -> None:
     assert children.advance(2, torch.zeros(3, 3)).isfinite().all()
 
 
+class OneByOne(AlignedLoss):
+    """Asks its outputs a question, and says so."""
+
+    vectorised = False
+
+    def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        losses = super().__call__(outputs, targets, phi)
+        return losses if outputs.sum() < 1e9 else -losses
+
+
+def test_a_loss_that_cannot_be_lifted_trains_one_by_one() -> None:
+    children = make_children(members(), OneByOne(3), Recipe(iterations=2), compile="on")
+    assert isinstance(children, SequentialChildren)
+    reason = "the loss is not vectorised, so children train one after another"
+    assert children.engine == f"sequential, float32 (not fused: {reason})"
+    assert children.advance(2, torch.zeros(3, 3)).isfinite().all()
+    alone = make_children(members(count=1), OneByOne(3), Recipe(iterations=2))
+    assert alone.engine == "sequential, float32"
+
+
+@pytest.mark.parametrize("engine", ["vmap", "fused"])
+def test_forcing_an_engine_on_it_is_refused(engine: Any) -> None:
+    with pytest.raises(
+        InputError, match=f"engine='{engine}': it cannot compute this loss .*not vectorised.*; use auto"
+    ):
+        make_children(members(), OneByOne(3), Recipe(iterations=2), engine=engine)
+
+
 @pytest.mark.parametrize("engine", ["vmap", "fused"])
 def test_forcing_it_says_why_not(engine: Any) -> None:
     with pytest.raises(InputError, match=f"engine='{engine}': it cannot compute this model .*; use auto"):

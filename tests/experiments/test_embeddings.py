@@ -35,6 +35,30 @@ def test_every_method_of_metric_learning_runs(tmp_path: Path) -> None:
     assert {arm["method"]: arm["children"] for arm in arms}["random-phi"] == 20
 
 
+def test_losses_of_pytorch_metric_learning_are_rivals_like_any_other(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_metric_learning")
+    methods = ("fixed", "pml-multi-similarity", "pml-triplet-margin", "pml-n-pairs", "pml-circle+val")
+    result = fit("digits-retrieval", out=tmp_path / "run", methods=methods, **SMALL)
+    assert list(result.rows) == list(methods)
+    assert len({row.mean for row in result.rows.values()}) > 1
+    with np.load(tmp_path / "run" / "phi-pml-circle.npz") as file:
+        assert not file["phi"].any()
+
+
+def test_a_loss_of_pytorch_metric_learning_learns_one_child_after_another_as_ours_does_at_once() -> None:
+    pytest.importorskip("pytorch_metric_learning")
+    methods = ("multi-similarity", "pml-multi-similarity")
+    experiment = build(recipe_for("digits-retrieval", methods=methods, **SMALL | {"iterations": 300}))
+    before = score(experiment, final=True).last
+    for population in experiment.populations.values():
+        for _ in range(30):
+            population.step()
+    after = score(experiment, final=True).last
+    assert all(after[name].mean() > before[name].mean() + 0.02 for name in methods)
+    engines = [population.children.engine for population in experiment.populations.values()]
+    assert [engine.split(",")[0] for engine in engines] == ["fused", "sequential"]
+
+
 @pytest.mark.parametrize("loss", ["distance-mixture", "focal-weighting"])
 @pytest.mark.parametrize("framework", ["triplet", "margin"])
 def test_training_teaches_classes_never_seen(loss: str, framework: str) -> None:
@@ -70,6 +94,9 @@ def test_the_papers_preset_starts_where_the_paper_does() -> None:
         ("digits-retrieval", {"methods": ("logit-adjustment",)}, "'logit-adjustment' is for classification"),
         ("digits-retrieval", {"methods": ("fixed", "post-hoc-offsets")}, "'post-hoc-offsets' is for classification"),
         ("digits-lt", {"methods": ("triplet",)}, "'triplet' is for metric learning, and digits-lt is classification"),
+        ("digits-lt", {"methods": ("pml-circle",)}, "'pml-circle' is for metric learning, and digits-lt is"),
+        ("digits-retrieval", {"methods": ("quadruplet",)}, "'quadruplet' is unknown; .* or pml-NAME for a loss of"),
+        ("digits-retrieval", {"methods": ("pml-quadruplet",)}, "(unknown to|run pip install)"),
         ("digits-lt", {"loss": "distance-mixture"}, "metric learning needs both"),
         ("digits-retrieval", {"loss": "aligned"}, "metric learning needs both"),
         ("digits-retrieval", {"reward_classes": 1}, "at least 2"),

@@ -74,17 +74,20 @@ def candidates(members: Sequence[Member], device: torch.device) -> tuple[Chosen,
 
 
 def choose_engine(
-    engine: Engine, members: Sequence[Member], precision: str, device: torch.device
+    engine: Engine, members: Sequence[Member], precision: str, device: torch.device, *, vectorised: bool = True
 ) -> tuple[Chosen, str]:
     """The engine, and why others that would be faster are not used (empty if there is nothing to say).
 
     ``auto`` is the fastest that can compute the model: fused, else vmap, else sequential on a GPU; on a CPU the first
-    two only for small networks.
+    two only for small networks. A loss that is not ``vectorised``, which vmap cannot lift over children, leaves
+    sequential alone.
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine={engine!r}: choose from {', '.join(get_args(Engine))}.")
     if engine == "sequential" or not members:
         return "sequential", ""
+    if not vectorised:
+        return "sequential", _why_one_by_one(engine, members, device)
     if engine != "auto":
         reason = _why_not(engine, members, precision, device)
         if reason is not None:
@@ -97,6 +100,15 @@ def choose_engine(
             return candidate, "; ".join(reasons)
         reasons.append(f"not {candidate}: {reason}")
     raise AssertionError("sequential always works")
+
+
+def _why_one_by_one(engine: Engine, members: Sequence[Member], device: torch.device) -> str:
+    """Which engine would be faster were the loss vectorised; refuse another engine than ``auto``."""
+    reason = "the loss is not vectorised, so children train one after another"
+    if engine != "auto":
+        raise InputError(f"engine={engine!r}: it cannot compute this loss ({reason}); use auto.")
+    fastest = candidates(members, device)[0]
+    return "" if fastest == "sequential" else f"not {fastest}: {reason}"
 
 
 def make_children(
@@ -113,7 +125,7 @@ def make_children(
 
     Args:
         members: who trains.
-        loss: of one child.
+        loss: of one child; if it has an attribute ``vectorised`` that is False, engines may not lift it over children.
         recipe: of all.
         engine: see :func:`choose_engine`.
         compile: whether their step is compiled: ``auto`` on a GPU, in runs long enough to pay for it.
@@ -123,7 +135,9 @@ def make_children(
     device = torch.device(device)
     if compile not in get_args(Compile):
         raise InputError(f"compile={compile!r}: choose from {', '.join(get_args(Compile))}.")
-    chosen, reasons = choose_engine(engine, members, recipe.precision, device)
+    chosen, reasons = choose_engine(
+        engine, members, recipe.precision, device, vectorised=getattr(loss, "vectorised", True)
+    )
     compiled = chosen != "sequential" and (
         compile == "on" or (compile == "auto" and device.type == "cuda" and recipe.iterations >= WORTH_COMPILING)
     )

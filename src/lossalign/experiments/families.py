@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from lossalign.control import Preset
 from lossalign.core import InputError
 from lossalign.experiments.config import RunConfig
-from lossalign.experiments.methods import EMBEDDING, entry
+from lossalign.experiments.methods import embeds, entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,10 @@ class Family:
 
 def _check_kind(config: RunConfig, written: str, loss: str) -> None:
     """Refuse a method of classification in metric learning, and the other way round."""
-    embeds = config.embedding is not None
-    if (loss in EMBEDDING) != embeds or (embeds and entry(written).method.derived in ("offsets", "offsets-of-reward")):
-        here, there = ("metric learning", "classification") if embeds else ("classification", "metric learning")
+    embedded = config.embedding is not None
+    of_classes = entry(written).method.derived in ("offsets", "offsets-of-reward")
+    if embeds(loss) != embedded or (embedded and of_classes):
+        here, there = ("metric learning", "classification") if embedded else ("classification", "metric learning")
         raise InputError(f"method {written!r} is for {there}, and {config.short_name} is {here}; leave it out.")
 
 

@@ -28,7 +28,9 @@ from lossalign.losses import (
     RankingLoss,
     SmoothAPLoss,
     TripletLoss,
+    metric_learning_loss,
 )
+from lossalign.losses.metric_learning import PREFIX as FROM_PACKAGE
 from lossalign.metrics import MeanCost, Metric
 
 DEFERRED_UNTIL = 0.8
@@ -278,11 +280,17 @@ def entry(written: str) -> Entry:
         ('groups=weights,offsets', 'returns=1')
         >>> entry("logit-adjustment+val").and_reward
         True
+        >>> entry("pml-multi-similarity").method.loss
+        'pml-multi-similarity'
     """
     before, _, after = written.partition(":")
     name = before.removesuffix(AND_REWARD)
-    if name not in METHODS:
-        raise InputError(f"method {written!r} is unknown; choose from {', '.join(METHODS)}.")
+    method = replace(METHODS["fixed"], loss=name) if name.startswith(FROM_PACKAGE) else METHODS.get(name)
+    if method is None:
+        raise InputError(
+            f"method {written!r} is unknown; choose from {', '.join(METHODS)}, or {FROM_PACKAGE}NAME for a loss of "
+            "pytorch-metric-learning."
+        )
     switches: list[str] = []
     for part in after.split(",") if after else []:
         if "=" in part or not switches:
@@ -294,7 +302,6 @@ def entry(written: str) -> Entry:
         raise InputError(f"method {written!r}: freeze is true or false.")
     if not own.get("children", "1").isdecimal() or own.get("children") == "0":
         raise InputError(f"method {written!r}: children is a number, at least 1.")
-    method = METHODS[name]
     found = Entry(
         method=method,
         and_reward=name != before or method.refits,
@@ -337,6 +344,11 @@ EMBEDDING: dict[str, Callable[[tuple[str, ...], RunConfig], AdaptiveLoss]] = {
 """The losses of metric learning by name, each with the groups that are on and the run."""
 
 
+def embeds(loss: str) -> bool:
+    """Whether the loss of that name is one of metric learning."""
+    return loss in EMBEDDING or loss.startswith(FROM_PACKAGE)
+
+
 def _start(config: RunConfig) -> Literal["default", "paper"]:
     return "paper" if config.preset == "paper" else "default"
 
@@ -345,6 +357,8 @@ def make_loss(name: str, groups: tuple[str, ...], counts: Tensor, config: RunCon
     """The loss called ``name`` with these groups on."""
     if name in EMBEDDING:
         return EMBEDDING[name](groups, config)
+    if name.startswith(FROM_PACKAGE):
+        return metric_learning_loss(name)
     if name not in LOSSES:
         raise InputError(f"loss {name!r} is unknown; choose from {', '.join((*LOSSES, *EMBEDDING))}.")
     return LOSSES[name](groups, counts)

@@ -13,7 +13,10 @@ from lossalign.core import InputError, ParameterGroup
 from lossalign.losses.distances import check_embeddings
 from lossalign.losses.embedding_rivals import Rival
 
-_SOME = "multi-similarity, triplet-margin, n-pairs, circle, nt-xent, sup-con"
+PREFIX = "pml-"
+"""What the names of the package's losses begin with here: ``multi-similarity`` alone is ours."""
+
+_SOME = ", ".join(PREFIX + name for name in ("multi-similarity", "triplet-margin", "n-pairs", "circle", "nt-xent"))
 _REMEMBERING = ("CrossBatchMemory", "DynamicSoftMarginLoss")
 
 
@@ -34,15 +37,17 @@ class MetricLearningLoss(Rival):
         step: how far one action moves the log weight.
 
     Example:
-        >>> losses = pytest.importorskip("pytorch_metric_learning.losses")
-        >>> loss = MetricLearningLoss(losses.TripletMarginLoss(margin=0.2))
+        >>> from pytorch_metric_learning.losses import TripletMarginLoss
+        >>> loss = MetricLearningLoss(TripletMarginLoss(margin=0.2))
         >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1]), loss.spec.initial)
         tensor([0.2000, 0.2000, 0.2000, 0.2000])
     """
 
     vectorised = False
 
-    def __init__(self, loss: nn.Module, miner: Callable[[Tensor, Tensor], Any] | None = None, step: float = 0.1) -> None:
+    def __init__(
+        self, loss: nn.Module, miner: Callable[[Tensor, Tensor], Any] | None = None, step: float = 0.1
+    ) -> None:
         _check_stateless(loss)
         far = math.log(10.0)
         group = ParameterGroup(name="scale", labels=("log weight",), initial=0.0, low=-far, high=far, step=step)
@@ -63,11 +68,11 @@ def metric_learning_loss(name: str) -> MetricLearningLoss:
     """The loss of pytorch-metric-learning called ``name``, as the package makes it when it is told nothing.
 
     Args:
-        name: that of its class in small letters, without "Loss"; dashes do not matter: ``"n-pairs"`` is ``NPairsLoss``.
+        name: ``pml-`` and the name of its class in small letters, without "Loss"; further dashes do not matter:
+            ``"pml-n-pairs"`` is ``NPairsLoss``.
 
     Example:
-        >>> losses = pytest.importorskip("pytorch_metric_learning.losses")
-        >>> loss = metric_learning_loss("multi-similarity")
+        >>> loss = metric_learning_loss("pml-multi-similarity")
         >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1]), loss.spec.initial)  # log(1 + e) / 2
         tensor([0.6566, 0.6566, 0.6566, 0.6566])
     """
@@ -79,9 +84,11 @@ def metric_learning_loss(name: str) -> MetricLearningLoss:
             'run pip install "lossalign[metric]".'
         ) from error
     kinds = {kind.lower(): kind for kind in dir(losses)}
-    kind = kinds.get(name.replace("-", "") + "loss")
+    kind = kinds.get(name.removeprefix(PREFIX).replace("-", "") + "loss")
     if kind is None:
-        raise InputError(f"loss {name!r} is unknown to pytorch-metric-learning; choose one of its own, e.g. {_SOME}.")
+        raise InputError(
+            f"loss {name!r} is unknown to pytorch-metric-learning; choose one of its losses, e.g. {_SOME}."
+        )
     try:
         loss = getattr(losses, kind)()
         loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))
