@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lossalign.cli.policy import behaviour
-from lossalign.cli.tables import difference, verdict
+from lossalign.cli.tables import difference, notes, verdict
 from lossalign.control import Policy
 from lossalign.control.state import StateLayout
 from lossalign.experiments import Result
@@ -29,6 +29,8 @@ def result(gap, half, higher=False, policies=5):
         train_error={},
         cost={},
         failed={},
+        children={"fixed": 10, "ala": 10},
+        collapsed={},
         kept={},
         learnable=None,
         files=[],
@@ -58,6 +60,11 @@ def test_the_verdict_tells_what_the_number_of_rows_makes_of_it():
 
 def test_one_policy_claims_nothing():
     assert "no claim" in verdict(result(-0.3, None, policies=1))
+
+
+def test_children_that_collapsed_are_told_and_not_averaged_away():
+    assert notes(result(-0.3, 0.1)) == []
+    assert notes(replace(result(-0.3, 0.1), collapsed={"ala": 3})) == ["ala: 3 of 10 children collapsed to a point."]
 
 
 def test_small_differences_of_a_cost_keep_their_digits():

@@ -92,12 +92,14 @@ def _best_rival(result: Result, unit: str) -> str:
 
 
 def notes(result: Result) -> list[str]:
-    """What adapting costs, and what the guard keeps."""
+    """What adapting costs, which children were lost, and what the guard keeps."""
     said = []
     if "ala" in result.cost:
         said.append(f"Time of ala over training and selecting alone: {result.cost['ala']:.2f}.")
     for method, number in result.failed.items():
         said.append(f"{method}: {number} children failed (their loss or outputs were not finite).")
+    for method, number in result.collapsed.items():
+        said.append(f"{method}: {number} of {result.children[method]} children collapsed to a point.")
     if result.kept:
         adapting = sum(method == "ala" for method in result.kept.values())
         said.append(f"The guard keeps adapting for {adapting} of {len(result.kept)} policies.")

@@ -17,6 +17,7 @@ from lossalign.control import LearningController
 from lossalign.core import Ranks
 from lossalign.experiments.analysis import Learnable, learnable
 from lossalign.experiments.folder import LEDGER, RunFolder, command
+from lossalign.experiments.gallery import Shown, shown_children, write_gallery
 from lossalign.experiments.methods import entry
 from lossalign.experiments.populations import Arm, Experiment
 from lossalign.experiments.score import Array, Scores, best_child, kept, score
@@ -47,6 +48,11 @@ class Result:
     """By method that trains, its time over that of training and selecting alone."""
     failed: dict[str, int]
     """By method, how many of its children stopped being finite; without those that never did."""
+    children: dict[str, int]
+    """By method that trains, how many children it has over all seeds."""
+    collapsed: dict[str, int]
+    """By method, how many of its children put all samples at one point; without methods where none does. Metric
+    learning only."""
     kept: dict[int, str]
     """What the guard keeps, by seed; empty without ``guarded-ala``."""
     learnable: Learnable | None
@@ -63,7 +69,8 @@ def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ran
     best = _best(experiment)
     files = ranks.on_first(lambda: _write_learned(folder, experiment, best))
     scores = score(experiment, final=final)
-    return ranks.on_first(lambda: _write_results(folder, experiment, scores, files, final))
+    shown = [] if experiment.config.embedding is None else shown_children(experiment, best.arm)
+    return ranks.on_first(lambda: _write_results(folder, experiment, scores, shown, files, final))
 
 
 def _write_learned(folder: RunFolder, experiment: Experiment, best: Best) -> list[Path]:
@@ -74,12 +81,14 @@ def _write_learned(folder: RunFolder, experiment: Experiment, best: Best) -> lis
     return [*histories, *_write_policies(folder, experiment), _write_best(folder, experiment, best)]
 
 
-def _write_results(folder: RunFolder, experiment: Experiment, scores: Scores, files: list[Path], final: bool) -> Result:
+def _write_results(
+    folder: RunFolder, experiment: Experiment, scores: Scores, shown: list[Shown], files: list[Path], final: bool
+) -> Result:
     baseline = next((name for name in ("fixed", "cross-entropy") if name in scores.best), next(iter(scores.best)))
     better = experiment.metric.higher_is_better
-    files = [*files, folder.path / "results.json"]
-    if final:
-        files.append(folder.path / LEDGER)
+    gallery = [write_gallery(folder.path, experiment, shown, final=final)] if shown else []
+    ledger = [folder.path / LEDGER] if final else []
+    files = [*files, *gallery, folder.path / "results.json", *ledger]
     result = Result(
         folder=folder.path,
         metric=experiment.metric.name,
@@ -93,6 +102,8 @@ def _write_results(folder: RunFolder, experiment: Experiment, scores: Scores, fi
         train_error={name: float(each.mean()) for name, each in scores.train.items()},
         cost=_costs(experiment),
         failed=_failed(experiment),
+        children=_children(experiment),
+        collapsed=scores.collapsed,
         kept=_kept(experiment),
         learnable=_learnable(folder, experiment),
         files=files + _draw(folder),
@@ -129,6 +140,11 @@ def _failed(experiment: Experiment) -> dict[str, int]:
         number = int(experiment.populations[arm.population].failed[arm.rows].sum())
         counts[arm.method] = counts.get(arm.method, 0) + number
     return {method: number for method, number in counts.items() if number}
+
+
+def _children(experiment: Experiment) -> dict[str, int]:
+    methods = dict.fromkeys(arm.method for arm in experiment.arms)
+    return {name: sum(arm.children for arm in experiment.arms if arm.method == name) for name in methods}
 
 
 def _kept(experiment: Experiment) -> dict[int, str]:
@@ -240,6 +256,6 @@ def _learnable(folder: RunFolder, experiment: Experiment) -> Learnable | None:
 def _draw(folder: RunFolder) -> list[Path]:
     if find_spec("matplotlib") is None:
         return []
-    from lossalign.report import write_pictures  # matplotlib is an optional dependency
+    from lossalign.report import write_pictures, write_retrieval  # matplotlib is an optional dependency
 
-    return write_pictures(folder.path)
+    return [*write_pictures(folder.path), *write_retrieval(folder.path)]

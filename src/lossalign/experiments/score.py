@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lossalign.children import Weights
@@ -26,6 +28,9 @@ Sets = dict[int, LabelledSet]
 TRAINED_ON = 2000
 """Training examples, at most, that the training error is measured on."""
 
+COLLAPSED = 0.05
+"""Embeddings of less ``spread`` have collapsed to a point."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -37,16 +42,45 @@ class Scores:
     """Averaged weights at the end."""
     train: dict[str, Array]
     """Fraction of training examples that the selected weights get wrong; methods that train only."""
+    collapsed: dict[str, int]
+    """How many children put all samples at one point with their selected weights; without methods where none does."""
 
 
 def score(experiment: Experiment, *, final: bool) -> Scores:
     """Score every method on the selection split, or with ``final`` on the test split."""
     sets = _scored_sets(experiment, final)
-    return Scores(
-        best=_by_method(experiment, sets, "best", final=final),
-        last=_by_method(experiment, sets, "averaged", final=final),
-        train=_training_errors(experiment) if experiment.config.embedding is None else {},
-    )
+    best, collapsed = _by_method(experiment, sets, "best", final=final)
+    last, _ = _by_method(experiment, sets, "averaged", final=final)
+    train = _training_errors(experiment) if experiment.config.embedding is None else {}
+    return Scores(best=best, last=last, train=train, collapsed=collapsed)
+
+
+def spread(embeddings: Tensor, most: int = 500) -> Tensor:
+    """The mean distance between two embeddings brought to length 1.
+
+    Args:
+        embeddings: [V, D].
+        most: samples that are compared, every so many of all.
+
+    Returns:
+        A scalar from 0, for embeddings collapsed to a point, to 2; about √2 for directions drawn at random.
+
+    Example:
+        >>> spread(torch.ones(4, 3)), spread(torch.tensor([[1.0, 0.0], [-3.0, 0.0]]))
+        (tensor(0.), tensor(2.))
+    """
+    some = embeddings[:: math.ceil(len(embeddings) / most)]
+    return F.pdist(F.normalize(some.float(), dim=-1)).mean()
+
+
+def _collapsed(experiment: Experiment, outputs: dict[str, Tensor]) -> dict[str, int]:
+    """How many children of each trained method have collapsed, of embeddings; those that failed are told elsewhere."""
+    counts: dict[str, int] = {}
+    for arm in experiment.arms if experiment.config.embedding is not None else ():
+        failed = experiment.populations[arm.population].failed[arm.rows].tolist()
+        alive = [each for each, lost in zip(outputs[arm.population][arm.rows], failed, strict=True) if not lost]
+        counts[arm.method] = counts.get(arm.method, 0) + sum(bool(spread(each) < COLLAPSED) for each in alive)
+    return {method: number for method, number in counts.items() if number}
 
 
 def _training_errors(experiment: Experiment) -> dict[str, Array]:
@@ -116,7 +150,10 @@ def _told_apart(
     return values
 
 
-def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: bool) -> dict[str, Array]:
+def _by_method(
+    experiment: Experiment, sets: Sets, weights: Weights, *, final: bool
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """The metric of every method, and how many of its children collapsed."""
     outputs = {name: _outputs(experiment, name, sets, weights) for name in experiment.populations}
     values = (
         _told_apart(experiment, outputs, weights, experiment.pairs)
@@ -141,7 +178,7 @@ def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: b
                 moved = _changed(change, seen[arm.rows], labels, outputs[population][arm.rows])
                 targets = sets[seed].targets.expand(arm.children, -1)
                 values[written, seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
-    return _means(experiment, values)
+    return _means(experiment, values), _collapsed(experiment, outputs)
 
 
 def best_child(experiment: Experiment, arm: Arm) -> int:

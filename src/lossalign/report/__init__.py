@@ -1,5 +1,13 @@
 """What a run folder has to say, in pictures; reads plain files, never a model."""
 
 from lossalign.report.figures import curves_figure, phi_figure, write_pictures
+from lossalign.report.retrieval import distances_figure, neighbours_figure, write_retrieval
 
-__all__ = ["curves_figure", "phi_figure", "write_pictures"]
+__all__ = [
+    "curves_figure",
+    "distances_figure",
+    "neighbours_figure",
+    "phi_figure",
+    "write_pictures",
+    "write_retrieval",
+]
