@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lossalign.core import InputError, RunFolderError
-from lossalign.report import curves_figure, figures, phi_figure, write_pictures
+from lossalign.report import curves_figure, figures, phi_figure, style, write_pictures
 from lossalign.report.folder import Curves
 
 GREY, BLUE, VERMILLION = (0x7F, 0x7F, 0x7F), (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
@@ -255,7 +255,7 @@ def test_labels_with_room_stay_where_they_belong():
 
 
 def test_the_way_out_when_matplotlib_is_missing(run, monkeypatch):
-    monkeypatch.setattr(figures, "_MISSING", ImportError("matplotlib"))
+    monkeypatch.setattr(style, "_MISSING", ImportError("matplotlib"))
     with pytest.raises(InputError, match=r"lossalign\[report\]"):
         write_pictures(run)
 
@@ -270,11 +270,12 @@ def test_a_folder_that_lacks_a_file_is_no_run_folder(run, name):
 def test_a_crowded_comparison_shows_means_alone_and_tells_equal_colours_apart(tmp_path):
     import matplotlib.pyplot as plt
 
-    from lossalign.report.figures import _draw_curves, _method_colours
+    from lossalign.report.figures import _draw_curves
+    from lossalign.report.style import method_colours
 
     names = ["fixed", "ala", *(f"ala:returns={t}" for t in range(1, 12))]
     methods = {name: Curves(np.arange(3.0), np.ones((3, 4)), np.zeros(4, dtype=int)) for name in names}
     _, axes = plt.subplots()
-    _draw_curves(axes, methods, _method_colours(names))
+    _draw_curves(axes, methods, method_colours(names))
     shown = [(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_color() != "white"]
     assert len(shown) == len(set(shown)) == len(names)

@@ -11,27 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lossalign.core.errors import InputError
 from lossalign.report.folder import Array, Curves, PhiGroup, SavedRun, finite_mean, read_groups
+from lossalign.report.style import FRAME, GRID, INK, SOFT, dress, method_colours, new_figure, save
 
 try:
     from matplotlib import colormaps
     from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap, ListedColormap, Normalize
-    from matplotlib.figure import Figure, SubFigure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.figure import SubFigure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
+except ImportError:
+    pass  # ``new_figure`` says so
 
-    _MISSING: ImportError | None = None
-except ImportError as error:
-    _MISSING = error
-
-_INK, _SOFT, _FRAME, _GRID = "#222222", "#5f5f5f", "#bbbbbb", "#e4e4e4"
-_FIXED = "#7f7f7f"
-# Okabe and Ito's colours without yellow and black, then three of Paul Tol's
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
 _MOST_LINES = 60
 _MOST_BANDS = 4
 _MOST_LABELS = 12
@@ -60,8 +52,8 @@ def curves_figure(run: Path) -> Path:
     """
     read = SavedRun.read(run)
     methods = {name: Curves.read(read, name) for name in read.methods}
-    colours = _method_colours(read.methods)
-    figure = _new_figure(
+    colours = method_colours(read.methods)
+    figure = new_figure(
         f"{read.task}: {read.metric} on the selection split", height=max(4.8, 1.9 + 0.42 * len(methods))
     )
     left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
@@ -71,7 +63,7 @@ def curves_figure(run: Path) -> Path:
     if read.percent:
         for axis in (left.yaxis, right.xaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
-    return _save(figure, run / "curves.png")
+    return save(figure, run / "curves.png")
 
 
 def phi_figure(run: Path) -> Path:
@@ -94,12 +86,12 @@ def phi_figure(run: Path) -> Path:
     children = groups[0].values.shape[1]
     heights = [3.4 if group.of_pairs else 3.8 for group in groups]
     title = f"{read.task}: Φ under {method}, mean of {children} {'child' if children == 1 else 'children'}"
-    figure = _new_figure(title, height=0.6 + sum(heights))
+    figure = new_figure(title, height=0.6 + sum(heights))
     rows = figure.subfigures(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for row, group in zip(rows, groups, strict=True):
         draw = _draw_matrices if group.of_pairs else _draw_lines
         draw(row, group, iterations)
-    return _save(figure, run / "phi.png")
+    return save(figure, run / "phi.png")
 
 
 def _draw_curves(axes: Axes, methods: dict[str, Curves], colours: dict[str, str]) -> None:
@@ -118,10 +110,10 @@ def _draw_curves(axes: Axes, methods: dict[str, Curves], colours: dict[str, str]
         axes.plot(curves.iterations, curves.mean, color="white", linewidth=3.6, alpha=0.8, zorder=3)
         axes.plot(curves.iterations, curves.mean, style, color=colour, linewidth=2.2, marker=marker, zorder=4)
     banded = not crowded and any(curves.values.shape[1] > _MOST_LINES for curves in methods.values())
-    _dress(axes, f"while training ({_BAND})" if banded else "while training")
+    dress(axes, f"while training ({_BAND})" if banded else "while training")
     _time_axis(axes, np.concatenate([curves.iterations for curves in methods.values()]))
     axes.set_ylim(*_late_limits(list(methods.values())))
-    axes.yaxis.grid(True, color=_GRID, linewidth=0.8)
+    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
 
 
 def _draw_ends(axes: Axes, methods: dict[str, Curves], colours: dict[str, str], percent: bool) -> None:
@@ -138,7 +130,7 @@ def _draw_ends(axes: Axes, methods: dict[str, Curves], colours: dict[str, str], 
         text = "no value" if np.isnan(mean) else f"{100 * mean:.2f} %" if percent else f"{mean:#.4g}"
         axes.text(1.03, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=10, color=colour)
     last = max(curves.iterations[-1] for curves in methods.values())
-    _dress(axes, f"after {last:,.0f} iterations")
+    dress(axes, f"after {last:,.0f} iterations")
     axes.set_yticks(range(len(order)), order, parse_math=False, fontsize=11, fontweight="bold")
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
         label.set_color(colours[name])
@@ -149,7 +141,7 @@ def _draw_ends(axes: Axes, methods: dict[str, Curves], colours: dict[str, str], 
     cut = f"\n{outside} {'child lies' if outside == 1 else 'children lie'} outside" if outside else ""
     axes.set_xlabel(f"• child   | mean of a seed   ◆ mean{cut}")
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.grid(True, color=_GRID, linewidth=0.8)
+    axes.xaxis.grid(True, color=GRID, linewidth=0.8)
 
 
 def _draw_lines(figure: SubFigure, group: PhiGroup, iterations: Array) -> None:
@@ -166,11 +158,11 @@ def _draw_lines(figure: SubFigure, group: PhiGroup, iterations: Array) -> None:
         marker = "o" if len(iterations) == 1 else ""
         width = 1.9 if few else 1.0 if count <= 100 else 0.5
         axes.plot(iterations, mean[:, k], color=colours[k], linewidth=width, marker=marker, zorder=3)
-    _dress(axes, _group_title(group) + (f" ({_BAND})" if banded and group.moved else ""))
+    dress(axes, _group_title(group) + (f" ({_BAND})" if banded and group.moved else ""))
     _time_axis(axes, iterations)
     axes.set_ylabel("Φ", rotation=0)
-    axes.axhline(0, color=_SOFT, linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
-    axes.yaxis.grid(True, color=_GRID, linewidth=0.8)
+    axes.axhline(0, color=SOFT, linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
+    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
     if not group.moved:
         axes.set_ylim(min(mean.min(), 0) - 0.5, max(mean.max(), 0) + 0.5)
     if few:
@@ -194,12 +186,12 @@ def _draw_matrices(figure: SubFigure, group: PhiGroup, iterations: Array) -> Non
         matrix = np.full((size, size), np.nan)
         matrix[i, j] = matrix[j, i] = mean
         axes.imshow(matrix, cmap=colour_map, norm=scale, interpolation="nearest")
-        _dress(axes, f"iteration {iterations[moment]:,.0f}", size=10)
+        dress(axes, f"iteration {iterations[moment]:,.0f}", size=10)
         axes.set_xlabel("class")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(min(size, 6), integer=True))
     shown[0].set_ylabel("class")
-    figure.suptitle(_group_title(group), fontsize=12, color=_INK, x=0.012, ha="left", parse_math=False)
+    figure.suptitle(_group_title(group), fontsize=12, color=INK, x=0.012, ha="left", parse_math=False)
     _colour_bar(figure, shown, ScalarMappable(scale, colour_map), "Φ")
 
 
@@ -224,10 +216,10 @@ def _middle(values: NDArray[Any]) -> tuple[Array, Array]:
 
 def _colour_bar(figure: SubFigure, axes: Axes | list[Axes], colours: ScalarMappable, label: str) -> None:
     bar = figure.colorbar(colours, ax=axes, pad=0.015, aspect=28, shrink=0.8 if isinstance(axes, list) else 1.0)
-    bar.set_label(label, fontsize=10, color=_SOFT, rotation=90 if len(label) > 1 else 0)
+    bar.set_label(label, fontsize=10, color=SOFT, rotation=90 if len(label) > 1 else 0)
     bar.locator = MaxNLocator(8, integer=label != "Φ")
     bar.update_ticks()
-    bar.ax.tick_params(labelsize=9, color=_FRAME, labelcolor=_SOFT)
+    bar.ax.tick_params(labelsize=9, color=FRAME, labelcolor=SOFT)
     bar.outline.set_visible(False)
 
 
@@ -292,12 +284,6 @@ def _with_margin(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _method_colours(methods: list[str]) -> dict[str, str]:
-    """Grey for ``fixed``; the first colour for ``ala``, so that it looks alike in every picture."""
-    others = sorted((name for name in methods if name != "fixed"), key=lambda name: name != "ala")
-    return {"fixed": _FIXED} | {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(others)}
-
-
 def _sequential() -> Colormap:
     """Viridis without its palest end, which a white page swallows."""
     return ListedColormap(colormaps["viridis"](np.linspace(0, 0.87, 256)))
@@ -305,26 +291,6 @@ def _sequential() -> Colormap:
 
 def _group_title(group: PhiGroup) -> str:
     return group.name if group.moved else f"{group.name}: did not move"
-
-
-def _new_figure(title: str, height: float) -> Figure:
-    if _MISSING is not None:
-        raise InputError("Pictures need matplotlib; install it with: pip install 'lossalign[report]'.") from _MISSING
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(11.5, height), layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=14, color=_INK, fontweight="bold", parse_math=False)
-    return figure
-
-
-def _dress(axes: Axes, title: str, size: int = 12) -> None:
-    axes.set_title(title, fontsize=size, color=_INK, loc="left", parse_math=False)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(fontsize=10, color=_SOFT)
-    axes.tick_params(labelsize=10, color=_FRAME, labelcolor=_SOFT)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set(visible=side in ("left", "bottom"), color=_FRAME)
 
 
 def _time_axis(axes: Axes, iterations: Array) -> None:
@@ -335,8 +301,3 @@ def _time_axis(axes: Axes, iterations: Array) -> None:
     else:
         axes.set_xlim(min(first, 0), last)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=150)
-    return path

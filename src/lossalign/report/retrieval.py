@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossalign.core.errors import RunFolderError
-from lossalign.report.figures import _GRID, _INK, _SOFT, _dress, _method_colours, _new_figure, _save
+from lossalign.report.style import GRID, INK, SOFT, dress, method_colours, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,18 +100,18 @@ def neighbours_figure(run: Path) -> Path:
     first, block = _NAME + _STEP + _BETWEEN, count * _STEP + _BETWEEN
     width, height = first + len(neighbours) * block - _BETWEEN, queries * _STEP + 0.7
     inch = 11.2 / width if len(neighbours) > 1 else 0.62
-    figure = _new_figure(f"{found.task}: nearest neighbours", height=inch * height + 1.15)
+    figure = new_figure(f"{found.task}: nearest neighbours", height=inch * height + 1.15)
     figure.set_size_inches(inch * width + 0.3, figure.get_figheight())
     axes = figure.subplots()
     for row, query in enumerate(found.arrays["queries"]):
         name = _short(found.arrays["names"][query])
-        _write(axes, _NAME - 0.25, row * _STEP + 0.5, name, ha="right", va="center", color=_INK)
+        _write(axes, _NAME - 0.25, row * _STEP + 0.5, name, ha="right", va="center", color=INK)
         _draw_image(axes, images[query], _NAME, row * _STEP)
-    colours = _method_colours(found.methods)
+    colours = method_colours(found.methods)
     for method, name in enumerate(found.methods):
         left = first + method * block
         _write(axes, left, -0.25, name, fontsize=12, fontweight="bold", color=colours[name])
-        _write(axes, left + (count - 1) * _STEP + 1, -0.25, found.score(method), ha="right", color=_INK)
+        _write(axes, left + (count - 1) * _STEP + 1, -0.25, found.score(method), ha="right", color=INK)
         for row, column in np.ndindex(queries, count):
             x, y = left + column * _STEP, row * _STEP
             _draw_image(axes, images[neighbours[method, row, column]], x, y)
@@ -119,8 +119,8 @@ def neighbours_figure(run: Path) -> Path:
     axes.set(xlim=(-0.1, width), ylim=(height - 0.7, -0.7), aspect="equal")
     axes.axis("off")
     caption = textwrap.fill(_caption(found), int(13 * figure.get_figwidth()))
-    figure.supxlabel(caption, fontsize=10, color=_SOFT, parse_math=False)
-    return _save(figure, run / "neighbours.png")
+    figure.supxlabel(caption, fontsize=10, color=SOFT, parse_math=False)
+    return save(figure, run / "neighbours.png")
 
 
 def distances_figure(run: Path) -> Path:
@@ -141,18 +141,18 @@ def distances_figure(run: Path) -> Path:
     # an untrained network may put all pairs into a few bins; what training made of them stays in sight
     peaks = {name: float(_shares(counts).max()) for name, counts in panels.items()}
     top = 1.06 * min(max(peaks.values()), 3 * max(peaks[name] for name in found.methods))
-    figure = _new_figure(f"{found.task}: distances between {found.seen}", height=4.2)
+    figure = new_figure(f"{found.task}: distances between {found.seen}", height=4.2)
     row = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, counts) in zip(row, panels.items(), strict=True):
         _draw_pairs(axes, counts, edges)
         cut = f", peak {100 * peaks[name]:.0f} %" if peaks[name] > top else ""
-        _dress(axes, f"{name}: overlap {100 * overlap(counts):.0f} %{cut}")
-        axes.yaxis.grid(True, color=_GRID, linewidth=0.8)
+        dress(axes, f"{name}: overlap {100 * overlap(counts):.0f} %{cut}")
+        axes.yaxis.grid(True, color=GRID, linewidth=0.8)
         axes.set_xlabel("distance between embeddings of length 1")
     row[0].set(xlim=(edges[0], edges[-1]), ylim=(0, top), ylabel="share of the pairs")
     row[0].yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
-    row[0].legend(frameon=False, fontsize=10, labelcolor=_INK, title="pairs of", alignment="left")
-    return _save(figure, run / "distances.png")
+    row[0].legend(frameon=False, fontsize=10, labelcolor=INK, title="pairs of", alignment="left")
+    return save(figure, run / "distances.png")
 
 
 def overlap(counts: Counts) -> float:

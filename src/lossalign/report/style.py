@@ -1,0 +1,56 @@
+"""What all pictures look alike in: colours, frames, titles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lossalign.core.errors import InputError
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    _MISSING: ImportError | None = None
+except ImportError as error:
+    _MISSING = error
+
+INK, SOFT, FRAME, GRID = "#222222", "#5f5f5f", "#bbbbbb", "#e4e4e4"
+_FIXED = "#7f7f7f"
+# Okabe and Ito's colours without yellow and black, then three of Paul Tol's
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
+
+
+def method_colours(methods: list[str]) -> dict[str, str]:
+    """Grey for ``fixed``; the first colour for ``ala``, so that it looks alike in every picture."""
+    others = sorted((name for name in methods if name != "fixed"), key=lambda name: name != "ala")
+    return {"fixed": _FIXED} | {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(others)}
+
+
+def new_figure(title: str, height: float) -> Figure:
+    """An empty page of the usual width."""
+    if _MISSING is not None:
+        raise InputError("Pictures need matplotlib; install it with: pip install 'lossalign[report]'.") from _MISSING
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
+    figure = Figure(figsize=(11.5, height), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=14, color=INK, fontweight="bold", parse_math=False)
+    return figure
+
+
+def dress(axes: Axes, title: str, size: int = 12) -> None:
+    """Title on the left, quiet labels, no frame but the two axes."""
+    axes.set_title(title, fontsize=size, color=INK, loc="left", parse_math=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(fontsize=10, color=SOFT)
+    axes.tick_params(labelsize=10, color=FRAME, labelcolor=SOFT)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set(visible=side in ("left", "bottom"), color=FRAME)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the picture and return its path."""
+    figure.savefig(path, dpi=150)
+    return path
