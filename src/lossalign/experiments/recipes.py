@@ -115,7 +115,7 @@ _EMBEDDING: dict[str, Any] = {
     "embedding": 128,
     "metric": "recall@1",
     "per_class": 4,
-    "learning_rate": 0.05,
+    "learning_rate": 0.3,
     "switches": ("average=4",),
 }
 
@@ -125,7 +125,7 @@ def digits_retrieval(**changes: Any) -> RunConfig:
     base = RunConfig(
         task="digits-retrieval",
         source="turned-digits",
-        **_EMBEDDING | {"embedding": 8, "learning_rate": 0.1},
+        **_EMBEDDING | {"embedding": 8},
         reward_classes=12,
         selection_classes=12,
         test_classes=12,
