@@ -13,6 +13,7 @@ from PIL import Image
 from lossalign.cli.flags import COMPARED, RETRIEVED, parse
 from lossalign.core import InputError
 from lossalign.experiments import fit
+from lossalign.experiments.config import EMBEDDING_LOSSES
 from lossalign.experiments.methods import FIXED_EMBEDDINGS
 from lossalign.experiments.populations import build, labelled
 from lossalign.experiments.recipes import recipe_for
@@ -59,7 +60,7 @@ def test_a_loss_of_pytorch_metric_learning_learns_one_child_after_another_as_our
     assert [engine.split(",")[0] for engine in engines] == ["fused", "sequential"]
 
 
-@pytest.mark.parametrize("loss", ["distance-mixture", "focal-weighting"])
+@pytest.mark.parametrize("loss", EMBEDDING_LOSSES)
 @pytest.mark.parametrize("framework", ["triplet", "margin"])
 def test_training_teaches_classes_never_seen(loss: str, framework: str) -> None:
     settings = {"loss": loss, "framework": framework, "children": 2, "iterations": 300, "methods": ("fixed",)}

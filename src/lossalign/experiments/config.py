@@ -21,11 +21,12 @@ DEFAULT_GROUPS = {
     "log-class-correlation": ("diagonal", "pairs"),
     "ranking": ("ranking", "margins", "focus"),
     "distance-mixture": ("positive", "negative"),
+    "scale-matched": ("positive", "negative"),
     "focal-weighting": ("focus",),
 }
 """Which groups of a loss are moved unless the preset or a switch says otherwise."""
 
-EMBEDDING_LOSSES = ("distance-mixture", "focal-weighting")
+EMBEDDING_LOSSES = ("distance-mixture", "scale-matched", "focal-weighting")
 """Adaptive losses of metric learning: a network puts out embeddings, and classes are held out."""
 
 
@@ -103,8 +104,8 @@ class RunConfig:
     switches: tuple[str, ...] = ()
     """Fields of the preset to change, as name=value."""
     loss: str | None = None
-    """aligned, ranking, class-correlation or log-class-correlation; of metric learning distance-mixture or
-    focal-weighting; the preset's if not given."""
+    """aligned, ranking, class-correlation or log-class-correlation; of metric learning distance-mixture,
+    scale-matched or focal-weighting; the preset's if not given."""
     framework: Literal["triplet", "margin"] = "triplet"
     """Metric learning: semi-hard triplets, or negatives weighed by distance."""
     methods: tuple[str, ...] = ("ala",)
