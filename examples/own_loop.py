@@ -21,6 +21,6 @@ for _ in range(epochs):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        aligner.step(model)  # every K iterations: measure, reward, learn, move Φ
+        aligner.step(model)  # every K iterations: measure, and let the policy move Φ
 model.load_state_dict(aligner.best_state_dict())
 print(f"loss {loss:.3f}, offsets {[round(v, 1) for v in aligner.phi.tolist()]}")
