@@ -93,6 +93,12 @@ class Policy(nn.Module):
         return cls.load(Path(__file__).with_name("pretrained.safetensors"))
 
     @classmethod
+    def pretrained_for(cls, groups: Sequence[str], layout: StateLayout) -> Policy | None:
+        """That policy, if it was learned for these groups of parameters on states of this layout; else None."""
+        policy = cls.pretrained()
+        return policy if tuple(groups) == ("offsets",) and policy.layout == layout else None
+
+    @classmethod
     def load(cls, path: str | Path) -> Policy:
         """Read a policy that ``save`` wrote."""
         if not Path(path).is_file():

@@ -116,10 +116,11 @@ def _given(setting: Setting) -> Policy | None:
         return None
     if setting.policy not in ("auto", "pretrained"):
         return Policy.load(setting.policy)
-    pretrained, preset = Policy.pretrained(), setting.preset
-    fits = preset.groups == ("offsets",) and pretrained.layout == preset.layout(setting.loss.num_statistics)
-    asked = setting.policy == "pretrained"
-    return pretrained if asked or (fits and setting.config.long_tailed_images) else None
+    if setting.policy == "pretrained":
+        return Policy.pretrained()
+    if not setting.config.long_tailed_images:
+        return None
+    return Policy.pretrained_for(setting.preset.groups, setting.preset.layout(setting.loss.num_statistics))
 
 
 def _learning(setting: Setting, *, learn: bool, inherit: bool = True) -> Controller:

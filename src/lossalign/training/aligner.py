@@ -88,9 +88,9 @@ def _start(policy: object, loss: AdaptiveLoss, preset: Preset) -> Policy | None:
         return policy
     if policy not in ("auto", "fresh"):
         raise InputError(f"policy={policy!r}: give a lossalign.Policy, 'auto' or 'fresh'; Policy.load reads a file.")
-    pretrained = Policy.pretrained()
-    fits = tuple(loss.spec.slices) == ("offsets",) and pretrained.layout == preset.layout(loss.num_statistics)
-    return pretrained if policy == "auto" and fits else None
+    if policy == "fresh":
+        return None
+    return Policy.pretrained_for(tuple(loss.spec.slices), preset.layout(loss.num_statistics))
 
 
 class Aligner:
