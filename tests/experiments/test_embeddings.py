@@ -181,3 +181,34 @@ def test_faces_are_tested_by_the_published_pairs_at_a_distance_of_the_selection_
         expected.append(sum(said == (pair[0] // 3 == pair[1] // 3) for pair, said in told.items()) / 4)
     accuracy = score(experiment, final=True).best["fixed"][0]
     assert accuracy == pytest.approx(float(sum(expected)) / 2)
+
+
+def test_products_train_from_their_published_lists(tmp_path: Path) -> None:
+    draw, root = np.random.default_rng(0), tmp_path / "Stanford_Online_Products"
+    for kind in ("chair_final", "lamp_final"):
+        (root / kind).mkdir(parents=True)
+    for part, products in (("train", range(1, 13)), ("test", range(13, 17))):
+        lines = ["image_id class_id super_class_id path"]
+        for product in products:
+            for i in range(4):
+                name = f"{'chair' if product % 2 else 'lamp'}_final/{product}_{i}.JPG"
+                pixels = draw.integers(0, 60, (8, 8, 3)) + 10 * product
+                Image.fromarray(pixels.astype(np.uint8)).save(root / name)
+                lines.append(f"{len(lines)} {product} 1 {name}")
+        (root / f"Ebay_{part}.txt").write_text("\n".join(lines) + "\n")
+    settings = {"data": str(tmp_path), "image_size": 8, "model": "mlp-8+unit", "embedding": 4, "metric": "recall@1,2"}
+    held_out = {
+        "reward_classes": 3,
+        "selection_classes": 3,
+        "batch_size": 8,
+        "per_class": 2,
+        "crop": 0,
+        "device": "cpu",
+    }
+    small = {"iterations": 20, "every": 10, "children": 2, "methods": ("fixed", "ala")}
+    experiment = build(recipe_for("sop", **settings, **held_out, **small))
+    data = experiment.data[0]
+    sizes = [int((part.counts > 0).sum()) for part in (data.splits.train, data.splits.reward, data.test)]
+    assert sizes == [6, 3, 4]
+    experiment.populations["distance-mixture"].step()
+    assert 0 <= score(experiment, final=True).best["ala"][0] <= 1
