@@ -129,6 +129,7 @@ def test_own_images_are_retrieved_with_a_loss_of_metric_learning(photos: str, tm
     assert asked.config().metric == "recall@1"
     result = fit(photos, out=tmp_path / "run", final=True, **_changes(photos, asked.config()))
     assert set(result.rows) == set(RETRIEVED)
+    assert parse("compare", photos, ["--loss=focal-weighting"]).methods == RETRIEVED
     assert parse("compare", photos, []).methods == COMPARED
 
 

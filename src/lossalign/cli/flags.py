@@ -87,7 +87,8 @@ def default_out(command: str, task: str) -> Path:
 def parse(command: str, task: str, args: list[str]) -> Flags:
     """The flags behind ``lossalign <command> <task>``."""
     asked = read_recipe(task) if is_file(task) else {"task": task}
-    kind = {"loss": args[args.index("--loss") + 1]} if "--loss" in args[:-1] else {}
+    words = [word for arg in args for word in arg.split("=", 1)]
+    kind = {"loss": words[words.index("--loss") + 1]} if "--loss" in words[:-1] else {}
     embeds = recipe_for(**{**asked, **kind}).embedding is not None
     usual: dict[str, Any] = {"methods": RETRIEVED if embeds else COMPARED, "seeds": POLICIES}
     recipe = recipe_for(**{**(usual if command == "compare" else {}), **asked, **kind})

@@ -18,12 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lossalign.core import generator
 from lossalign.data import Examples, Transform, normalise
 from lossalign.experiments.families import families
-from lossalign.experiments.populations import Arm, Experiment
+from lossalign.experiments.populations import Arm, Experiment, initial_network
 from lossalign.experiments.score import best_child
-from lossalign.models import build_model
 
 BINS = 60
 """Of the histograms of distances, from 0 to 2: as far apart as embeddings of length 1 can be."""
@@ -187,6 +185,13 @@ class Shown:
     weights: dict[str, Tensor]
 
 
+def best_of(experiment: Experiment, arm: Arm) -> Shown:
+    """The child of an arm that the selection split likes best."""
+    child = best_child(experiment, arm)
+    weights = experiment.populations[arm.population].children.child_state(arm.start + child, "best")
+    return Shown(arm, child, weights)
+
+
 def shown_children(experiment: Experiment, best: Arm) -> list[Shown]:
     """The best child of ``fixed`` and of ``ala``, or of ``best`` for want of that; called by all ranks.
 
@@ -194,24 +199,14 @@ def shown_children(experiment: Experiment, best: Arm) -> list[Shown]:
     """
     arms = {arm.method: arm for arm in experiment.arms if arm.seed == best.seed}
     wanted = dict.fromkeys(name for name in ("fixed", "ala" if "ala" in arms else best.method) if name in arms)
-    shown = []
-    for arm in (arms[name] for name in wanted):
-        child = best_child(experiment, arm)
-        weights = experiment.populations[arm.population].children.child_state(arm.start + child, "best")
-        shown.append(Shown(arm, child, weights))
-    return shown
+    return [best_of(experiment, arms[name]) for name in wanted]
 
 
 def untrained(experiment: Experiment, shown: Shown) -> nn.Module:
     """The network of a child as it was before training."""
     config, arm = experiment.config, shown.arm
     train = experiment.data[arm.seed].train
-    return build_model(
-        families(config)[arm.population].model,
-        input_shape=train.input_shape,
-        num_classes=config.embedding or train.num_classes,
-        generator=generator(arm.seed, "child", shown.child, "weights"),
-    )
+    return initial_network(config, families(config)[arm.population].model, train, arm.seed, shown.child)
 
 
 def write_gallery(path: Path, experiment: Experiment, shown: list[Shown], *, final: bool) -> Path:

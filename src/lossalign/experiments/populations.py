@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lossalign.children import Children, Member, make_children
 from lossalign.children.distributed import DistributedChildren
@@ -222,14 +222,19 @@ class Row:
     and_reward: bool
 
 
-def _member(config: RunConfig, model: str, data: SeedData, row: Row, device: torch.device) -> Member:
-    examples = data.trained_on(and_reward=row.and_reward)
-    network = build_model(
+def initial_network(config: RunConfig, model: str, examples: Examples, seed: int, child: int) -> nn.Module:
+    """The network of a child as it is before training."""
+    return build_model(
         model,
         input_shape=examples.input_shape,
         num_classes=config.embedding or examples.num_classes,
-        generator=generator(row.seed, "child", row.child, "weights"),
+        generator=generator(seed, "child", child, "weights"),
     )
+
+
+def _member(config: RunConfig, model: str, data: SeedData, row: Row, device: torch.device) -> Member:
+    examples = data.trained_on(and_reward=row.and_reward)
+    network = initial_network(config, model, examples, row.seed, row.child)
 
     per_class = config.per_class
 

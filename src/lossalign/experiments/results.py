@@ -11,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor
 
 from lossalign.control import LearningController
 from lossalign.core import Ranks
 from lossalign.experiments.analysis import Learnable, learnable
 from lossalign.experiments.folder import LEDGER, RunFolder, command
-from lossalign.experiments.gallery import Shown, shown_children, write_gallery
+from lossalign.experiments.gallery import Shown, best_of, shown_children, write_gallery
 from lossalign.experiments.methods import entry
 from lossalign.experiments.populations import Arm, Experiment
-from lossalign.experiments.score import Array, Scores, best_child, kept, score
+from lossalign.experiments.score import Array, Scores, kept, score
 from lossalign.experiments.statistics import Paired, table
 
 
@@ -73,7 +72,7 @@ def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ran
     return ranks.on_first(lambda: _write_results(folder, experiment, scores, shown, files, final))
 
 
-def _write_learned(folder: RunFolder, experiment: Experiment, best: Best) -> list[Path]:
+def _write_learned(folder: RunFolder, experiment: Experiment, best: Shown) -> list[Path]:
     histories = [
         folder.write_phi(name, population, experiment.losses[name].spec)
         for name, population in experiment.populations.items()
@@ -180,16 +179,7 @@ def _in_a_name(method: str) -> str:
     return re.sub(r"[^A-Za-z0-9=.]+", "-", method)
 
 
-@dataclass(frozen=True)
-class Best:
-    """A child and its best weights."""
-
-    arm: Arm
-    child: int
-    weights: dict[str, Tensor]
-
-
-def _best(experiment: Experiment) -> Best:
+def _best(experiment: Experiment) -> Shown:
     """The child that the selection split likes best, of the refitted or else the learning method if there is one; of
     ``fixed`` where the guard keeps that."""
     methods = [entry(arm.method).method for arm in experiment.arms]
@@ -205,12 +195,10 @@ def _best(experiment: Experiment) -> Best:
         return float(experiment.populations[arm.population].best_errors[arm.rows].min())
 
     arm = min(arms, key=error)
-    child = best_child(experiment, arm)
-    children = experiment.populations[arm.population].children
-    return Best(arm, child, children.child_state(arm.start + child, "best"))
+    return best_of(experiment, arm)
 
 
-def _write_best(folder: RunFolder, experiment: Experiment, best: Best) -> Path:
+def _write_best(folder: RunFolder, experiment: Experiment, best: Shown) -> Path:
     """The weights, and in the same file how inputs were normalised: (inputs · scale − mean) / std."""
     path = folder.path / "best.safetensors"
     data = experiment.data[best.arm.seed]
