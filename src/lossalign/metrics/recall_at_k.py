@@ -1,7 +1,7 @@
 """Retrieval by embeddings: every sample asks for its class among all the others, nearest first.
 
-Queries go a few at a time, so that memory grows with the number of samples and not with its square. Every metric here can
-be lifted over children: loops have fixed lengths, and no shape depends on the data under ``vmap``.
+Queries go a few at a time, so that memory grows with the number of samples and not with its square. Every metric here
+can be lifted over children: loops have fixed lengths, and no shape depends on the data under ``vmap``.
 """
 
 from __future__ import annotations
