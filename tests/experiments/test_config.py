@@ -46,6 +46,13 @@ def test_switches_change_one_field_of_the_preset():
     assert preset.reward == "relative"
 
 
+def test_another_loss_brings_its_groups_whoever_asks_for_it():
+    config = recipe_for("digits-retrieval")
+    assert config.controls().groups == ("positive", "negative")
+    assert config.controls(("loss=focal-weighting",)).groups == ("focus",)
+    assert config.controls(("loss=scale-matched", "groups=ratio")).groups == ("ratio",)
+
+
 @pytest.mark.parametrize("switch", ["returns", "colour=red", "returns=many", "evaluation=never", "sensitivity=maybe"])
 def test_bad_switches_are_refused(switch):
     with pytest.raises(InputError, match="switch"):

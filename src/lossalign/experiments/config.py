@@ -174,11 +174,10 @@ class RunConfig:
 
     def controls(self, more: tuple[str, ...] = ()) -> Preset:
         """The preset with its switches, and ``more`` of them, set; another loss than the preset's brings its groups."""
-        preset = preset_named(self.preset)
-        if self.loss is not None:
-            own = preset.groups if self.loss == preset.loss else DEFAULT_GROUPS.get(self.loss, preset.groups)
-            preset = switch(preset, {"loss": self.loss, "groups": own})
-        return switch(preset, parse_switches((*self.switches, *more)))
+        preset, switches = preset_named(self.preset), parse_switches((*self.switches, *more))
+        loss = switches.get("loss") or self.loss or preset.loss
+        groups = preset.groups if loss == preset.loss else DEFAULT_GROUPS.get(loss, preset.groups)
+        return switch(preset, {"loss": loss, "groups": groups, **switches})
 
     def recipe(self, device: torch.device | str = "cpu", preset: Preset | None = None) -> Recipe:
         """How children are trained on ``device``; a preset (the run's if None) says how long weights are averaged."""
