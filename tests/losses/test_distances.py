@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -214,6 +216,25 @@ def test_is_one_graph_to_the_compiler(name: str) -> None:
     phi = anywhere(loss)
     compiled = torch.compile(loss.__call__, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, y, phi), loss(x, y, phi))
+
+
+@pytest.mark.slow
+@LOSSES
+def test_compiled_children_have_the_gradients_of_the_loss(
+    make: Callable[[], AdaptiveLoss], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    loss, (x, y) = make(), batch(samples=64, classes=16, dimensions=8)
+    phi = torch.stack([anywhere(loss, seed) for seed in range(2)])
+    inputs, targets = torch.stack([x, x.flip(1)]).requires_grad_(), torch.stack([y, y])
+
+    def gradient(call: Callable[..., Tensor]) -> Tensor:
+        return torch.autograd.grad(call(inputs, targets, phi).mean(), inputs)[0]
+
+    lifted = torch.func.vmap(loss.__call__)
+    torch.testing.assert_close(gradient(torch.compile(lifted, dynamic=False)), gradient(lifted), rtol=1e-3, atol=1e-6)
 
 
 @LOSSES

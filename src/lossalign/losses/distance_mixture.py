@@ -95,7 +95,19 @@ def distance_mixture_loss(d_pos: Tensor, d_neg: Tensor, phi: Tensor) -> Tensor:
         >>> distance_mixture_loss(torch.tensor([0.5]), torch.tensor([2.0]), phi)  # 0.5² + 0.5 / 2
         tensor([0.5000])
     """
-    return (positive_functions(d_pos) * phi[:5]).sum(-1) + (negative_functions(d_neg) * phi[5:]).sum(-1)
+    return mixed(positive_functions(d_pos), phi[:5]) + mixed(negative_functions(d_neg), phi[5:])
+
+
+def mixed(functions: Tensor, weights: Tensor) -> Tensor:
+    """Σ_i Φ_i F_i [...] of values [..., 5] and weights [5], one after another: under vmap, Inductor's gradient of a sum
+    over so short an axis is wrong (torch 2.13).
+
+    Example:
+        >>> mixed(torch.tensor([[1.0, 2.0, 0.0, 0.0, 0.0]]), torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))
+        tensor([2.])
+    """
+    first, *others = (weight * values for weight, values in zip(weights.unbind(), functions.unbind(-1), strict=True))
+    return sum(others, start=first)
 
 
 def kept_alive(weights: Tensor) -> Tensor:
@@ -245,8 +257,8 @@ class DistanceMixtureLoss(EmbeddingLoss):
         check_embeddings(outputs, targets)
         weights = self.weights(phi)
         pairs = chosen_pairs(outputs, targets, self.framework)
-        pull = (positive_functions(pairs.d_pos) * weights[:5]).sum(-1)
-        push = (negative_functions(pairs.d_neg) * weights[5:]).sum(-1)
+        pull = mixed(positive_functions(pairs.d_pos), weights[:5])
+        push = mixed(negative_functions(pairs.d_neg), weights[5:])
         return (pairs.w_pos * pull + pairs.w_neg * push).sum(-1)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
