@@ -41,8 +41,9 @@ def table(*sizes):
 @st.composite
 def problems(draw):
     """Class sizes, classes in a batch, examples of each, a seed."""
-    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=7))
-    return sizes, draw(st.integers(1, len(sizes))), draw(st.integers(1, 6)), draw(st.integers(0, 99))
+    per_class = draw(st.integers(1, 6))
+    sizes = draw(st.lists(st.integers(min(2, per_class), 9), min_size=1, max_size=7))
+    return sizes, draw(st.integers(1, len(sizes))), per_class, draw(st.integers(0, 99))
 
 
 def drawn(problem, batches):
@@ -85,9 +86,17 @@ class TestOrder:
                     assert max(shown.values()) - min(shown.values()) <= 1
 
     def test_classes_without_examples_take_no_part(self):
-        targets = torch.tensor([5, 2, 5, 2, 7])
+        targets = torch.tensor([5, 2, 5, 2, 7, 7])
         order = PerClass(targets, 6, 2, generator(0))
         assert targets[order.take(1)].unique().tolist() == [2, 5, 7]
+
+    def test_classes_of_one_example_take_no_part_where_pairs_are_wanted(self):
+        targets = torch.tensor([3, 5, 2, 5, 2, 7])
+        order = PerClass(targets, 4, 2, generator(0))
+        taken = torch.cat([order.take(1) for _ in range(20)])
+        assert targets[taken].unique().tolist() == [2, 5]
+        assert taken.unique().tolist() == [1, 2, 3, 4]
+        assert targets[PerClass(targets, 4, 1, generator(0)).take(1)].unique().tolist() == [2, 3, 5, 7]
 
     def test_every_order_of_classes_and_of_examples_turns_up_alike(self):
         targets = of_sizes(3, 3, 3)
@@ -122,7 +131,7 @@ class TestBatchStream:
             assert torch.equal(targets.view(3, 2)[:, 0], targets.view(3, 2)[:, 1])
 
     def test_batches_may_be_larger_than_the_data_set(self):
-        stream = BatchStream(table(1, 2), 8, PLAIN, generator(0), per_class=4)
+        stream = BatchStream(table(3, 2), 8, PLAIN, generator(0), per_class=4)
         inputs, targets = stream.next()
         assert stream.batch_size == len(inputs) == 8
         assert targets.bincount().tolist() == [4, 4]
@@ -192,7 +201,11 @@ class TestBatchStream:
         [
             (6, 0, "per_class=0: a batch needs at least 1"),
             (6, 4, "batch_size=6, per_class=4: .* that per_class divides"),
-            (8, 2, "holds 4 classes, but 3 have examples; give a batch_size of at most 6, or a larger per_class"),
+            (
+                8,
+                2,
+                "holds 4 classes, but 3 have 2 examples or more; give a batch_size of at most 6, or a larger per_class",
+            ),
             (0, 2, "batch_size=0"),
         ],
     )

@@ -70,7 +70,8 @@ class PerClass:
     """Batches of P different classes with M examples of each, class after class.
 
     Classes come in rounds: each once, in an order reshuffled every round. A class's examples are reshuffled whenever
-    fewer than M are left; a class that has fewer than M repeats them. Classes without examples do not take part.
+    fewer than M are left; a class that has fewer than M repeats them. Classes without examples do not take part, nor do
+    those with one alone if M is more: it has nothing to be compared with but itself.
 
     Args:
         targets: class of each example [n].
@@ -92,18 +93,19 @@ class PerClass:
                 f"batch_size={batch_size}, per_class={per_class}: batches hold whole classes; give a batch_size that "
                 "per_class divides."
             )
-        counts = torch.bincount(targets.cpu())
-        self._sizes, self._in_batch = counts[counts > 0], batch_size // per_class
+        counts, least = torch.bincount(targets.cpu()), min(2, per_class)
+        self._sizes, self._in_batch = counts[counts >= least], batch_size // per_class
         present = len(self._sizes)
         if self._in_batch > present:
             raise InputError(
                 f"batch_size={batch_size}, per_class={per_class}: such a batch holds {self._in_batch} classes, but "
-                f"{present} have examples; give a batch_size of at most {present * per_class}, or a larger per_class."
+                f"{present} have {least} examples or more; give a batch_size of at most {present * per_class}, or a larger per_class."
             )
         self.batch_size, self._per_class, self._generator = batch_size, per_class, generator
         self._starts = self._sizes.cumsum(0) - self._sizes
         self._class_of = torch.arange(present).repeat_interleave(self._sizes)
-        self._examples = targets.cpu().argsort(stable=True)
+        examples = targets.cpu().argsort(stable=True)
+        self._examples = examples[counts[targets.cpu()[examples]] >= least]
         self._taken = self._sizes.clone()
         self._classes = torch.empty(0, dtype=torch.int64)
         self._rows = torch.empty(0, per_class, dtype=torch.int64)
