@@ -99,7 +99,8 @@ class PerClass:
         if self._in_batch > present:
             raise InputError(
                 f"batch_size={batch_size}, per_class={per_class}: such a batch holds {self._in_batch} classes, but "
-                f"{present} have {least} examples or more; give a batch_size of at most {present * per_class}, or a larger per_class."
+                f"{present} have {least} examples or more; give a batch_size of at most {present * per_class}, or a "
+                "larger per_class."
             )
         self.batch_size, self._per_class, self._generator = batch_size, per_class, generator
         self._starts = self._sizes.cumsum(0) - self._sizes
