@@ -71,6 +71,12 @@ def test_training_teaches_classes_never_seen(loss: str, framework: str) -> None:
     assert score(experiment, final=True).last["fixed"].mean() > before + 0.02
 
 
+@pytest.mark.parametrize(("changes", "initial"), [({}, 2.0), ({"start": "paper"}, 1.0), ({"preset": "paper"}, 1.0)])
+def test_phi_starts_where_it_is_best_or_where_the_paper_does(changes: dict[str, str], initial: float) -> None:
+    experiment = build(recipe_for("digits-retrieval", **{**SMALL, "loss": "focal-weighting", **changes}))
+    assert float(experiment.losses["focal-weighting"].spec.initial.exp()[0]) == pytest.approx(initial)
+
+
 def test_parts_share_no_class_and_batches_hold_as_many_of_each() -> None:
     experiment = build(recipe_for("digits-retrieval", **SMALL))
     for data in experiment.data.values():

@@ -108,6 +108,9 @@ class RunConfig:
     scale-matched or focal-weighting; the preset's if not given."""
     framework: Literal["triplet", "margin"] = "triplet"
     """Metric learning: semi-hard triplets, or negatives weighed by distance."""
+    start: Literal["default", "paper"] | None = None
+    """Metric learning: where Φ starts, at the best that is known (default) or at the paper's Φ_0; as the preset of that
+    name if None."""
     methods: tuple[str, ...] = ("ala",)
     """Who moves Φ: NAME, NAME+val (trains on the reward split too) or NAME:switch=value,… (a preset of its own)."""
     seeds: int = 1

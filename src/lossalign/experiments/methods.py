@@ -351,7 +351,7 @@ def embeds(loss: str) -> bool:
 
 
 def _start(config: RunConfig) -> Literal["default", "paper"]:
-    return "paper" if config.preset == "paper" else "default"
+    return config.start or ("paper" if config.preset == "paper" else "default")
 
 
 def make_loss(name: str, groups: tuple[str, ...], counts: Tensor, config: RunConfig) -> AdaptiveLoss:
