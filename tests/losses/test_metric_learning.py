@@ -276,7 +276,7 @@ def test_batches_hold_what_their_sampler_guarantees(
 ) -> None:
     """M of each of P classes, none twice in a batch where a class has M, and repeated where it has fewer."""
     monkeypatch.setattr(common_functions, "NUMPY_RANDOM", np.random.RandomState(0))
-    targets = torch.tensor([0] * 9 + [1] * 8 + [2] * 5 + [3, 4, 4, 5, 5, 5])
+    targets = torch.tensor([0] * 9 + [1] * 8 + [2] * 5 + [3, 3, 4, 4, 5, 5, 5])
     rare = torch.bincount(targets) < per_class
     order = PerClass(targets, batch_size, per_class, torch.Generator().manual_seed(0))
     ours = torch.cat([order.take(1) for _ in range(50)])

@@ -81,8 +81,8 @@ class PerClass:
 
     Example:
         >>> targets = torch.tensor([0, 0, 0, 1, 2, 2])
-        >>> targets[PerClass(targets, 6, 2, torch.Generator()).take(1)].sort().values
-        tensor([[0, 0, 1, 1, 2, 2]])
+        >>> targets[PerClass(targets, 4, 2, torch.Generator()).take(1)].sort().values
+        tensor([[0, 0, 2, 2]])
     """
 
     def __init__(self, targets: Tensor, batch_size: int, per_class: int, generator: torch.Generator) -> None:
