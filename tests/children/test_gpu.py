@@ -12,7 +12,8 @@ from lossalign.children.fused import FusedLift
 from lossalign.children.vmapped import VmapLift
 from lossalign.core import InputError, generator
 from lossalign.data import BatchStream, Dataset, fit_transform
-from lossalign.losses import AlignedLoss
+from lossalign.losses import AlignedLoss, DistanceMixtureLoss, FocalWeightingLoss
+from lossalign.losses.distances import EmbeddingLoss
 from lossalign.models import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -112,6 +113,16 @@ def test_vmapped_children_can_be_captured_too() -> None:
     compiled = CompiledChildren(some, loss, recipe("float32"), "cuda", lift=VmapLift)
     eager = VmapChildren(some, loss, recipe("float32"), "cuda")
     assert torch.allclose(compiled.advance(10, offsets()), eager.advance(10, offsets()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("framework", ["triplet", "margin"])
+@pytest.mark.parametrize("kind", [DistanceMixtureLoss, FocalWeightingLoss])
+def test_the_captured_step_trains_embeddings_too(kind: type[EmbeddingLoss], framework: str) -> None:
+    some, loss, said = members("embedding-cnn+unit"), kind(framework), list[str]()  # type: ignore[call-arg]
+    compiled = CompiledChildren(some, loss, recipe("float32"), "cuda", lift=FusedLift, say=said.append)
+    eager, phi = FusedChildren(some, loss, recipe("float32"), "cuda"), loss.spec.initial.expand(3, -1)
+    assert torch.allclose(compiled.advance(10, phi), eager.advance(10, phi), rtol=1e-2)
+    assert said[-1].startswith("compiled in")
 
 
 def test_too_many_children_are_told_how_many_would_fit() -> None:
