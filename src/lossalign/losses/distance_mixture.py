@@ -99,8 +99,8 @@ def distance_mixture_loss(d_pos: Tensor, d_neg: Tensor, phi: Tensor) -> Tensor:
 
 
 def mixed(functions: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i Φ_i F_i [...] of values [..., 5] and weights [5], one after another: under vmap, Inductor's gradient of a sum
-    over so short an axis is wrong (torch 2.13).
+    """Σ_i Φ_i F_i [...] of values [..., 5] and weights [5], one after another: with products summed over the last axis,
+    Inductor (torch 2.13, CPU) gives the triplets' loss a wrong gradient under vmap.
 
     Example:
         >>> mixed(torch.tensor([[1.0, 2.0, 0.0, 0.0, 0.0]]), torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))

@@ -33,7 +33,7 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
         embeddings: [V, D], of any length; worked on in float32 whatever their type.
         labels: [V].
         ks: how many neighbours are looked at; where k exceeds the number of other samples, every query is a hit.
-        chunk: queries at once; about 6 · chunk · V bytes are held.
+        chunk: queries at once; about 6 · chunk · V bytes are held, 16 under ``vmap``.
 
     Returns:
         The recalls [len(ks)]. Queries without a positive are left out; NaN if all are. NaN embeddings are misses.
