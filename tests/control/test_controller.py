@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,20 @@ def test_the_reward_is_that_of_the_preset(spec: ParameterSpec, look: Look) -> No
     relative.step(look(0, before, children=3))
     expected = torch.tensor([1.0, 0.0, -1.0]) / (2 / 3) ** 0.5
     torch.testing.assert_close(relative.step(look(1, after, children=3))["reward"], expected, atol=1e-4, rtol=0)
+
+
+def test_a_finer_error_decides_where_the_metric_stands_still_and_only_there(spec: ParameterSpec, look: Look) -> None:
+    def rewards(after: Tensor, preset: Preset) -> Tensor:
+        one, still = controller(spec, preset, children=3), torch.ones(3)
+        one.step(replace(look(0, still, children=3), finer=still))
+        return one.step(replace(look(1, after, children=3), finer=torch.tensor([0.5, 0.6, 0.7])))["reward"]
+
+    plain = switch(default(), {"ties": 0.0})
+    assert rewards(torch.ones(3), plain).tolist() == [0.0, 0.0, 0.0]
+    assert rewards(torch.ones(3), paper()).tolist() == [0.0, 0.0, 0.0], "as printed"
+    assert rewards(torch.ones(3), default()).argsort(descending=True).tolist() == [0, 1, 2]
+    one_sample_in_fifty = torch.tensor([1.0, 1.0, 0.98])
+    assert rewards(one_sample_in_fifty, default()).argsort(descending=True).tolist() == [2, 0, 1]
 
 
 def test_the_entropy_is_that_of_the_policy(spec: ParameterSpec, look: Look) -> None:

@@ -23,6 +23,7 @@ DIFFERENCES = {
     "sensitivity": (False, True),
     "reset": (None, 5.0),
     "inherit": (0, 10),
+    "ties": (0.0, 0.01),
 }
 SHARED = {
     "evaluations": 1,

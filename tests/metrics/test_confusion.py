@@ -12,7 +12,15 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from lossalign.core import InputError
-from lossalign.metrics import BalancedError, ErrorRate, MacroF1, MeanCost, WorstClassRecall, confusion_counts
+from lossalign.metrics import (
+    BalancedError,
+    ErrorRate,
+    MacroF1,
+    MeanCost,
+    WorstClassRecall,
+    WorstExpectedRecall,
+    confusion_counts,
+)
 
 METRICS = [ErrorRate(), BalancedError(), MacroF1(), WorstClassRecall()]
 
@@ -50,6 +58,26 @@ def test_metrics_equal_scikit_learn_with_absent_classes_left_out(case: tuple[Ten
     }
     for metric in METRICS:
         assert float(metric(outputs, targets)) == pytest.approx(expected[metric.name], abs=1e-6), metric.name
+
+
+@given(predictions())
+def test_the_expected_recall_equals_a_plain_loop(case: tuple[Tensor, Tensor]) -> None:
+    outputs, targets = case
+    shares: dict[int, list[float]] = {}
+    for row, truth in zip(outputs.exp().tolist(), targets.tolist(), strict=True):
+        shares.setdefault(truth, []).append(row[truth] / sum(row))
+    expected = min(sum(each) / len(each) for each in shares.values())
+    assert float(WorstExpectedRecall()(outputs, targets)) == pytest.approx(expected, abs=1e-5)
+
+
+@given(predictions())
+def test_the_worst_recall_is_the_expected_one_of_a_network_that_is_sure(case: tuple[Tensor, Tensor]) -> None:
+    outputs, targets = case
+    sure = torch.eye(outputs.shape[1])[outputs.argmax(-1)] * 1e4
+    metric = WorstClassRecall()
+    assert metric.finer is not None
+    assert metric.finer.higher_is_better == metric.higher_is_better
+    assert float(metric.finer(sure, targets)) == pytest.approx(float(metric(outputs, targets)), abs=1e-6)
 
 
 @given(predictions(), st.integers(0, 10_000))

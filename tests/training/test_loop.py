@@ -15,7 +15,7 @@ from lossalign.control import LearningController, Preset, discounted_metric, pre
 from lossalign.core import Controller, InputError, NonFiniteError, Observation, generator
 from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, normalise
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
-from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, error
+from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, WorstClassRecall, error
 from lossalign.models import MLP
 from lossalign.training import LabelledSet, Population, StepRecord, load_checkpoint, loop, save_checkpoint
 
@@ -169,6 +169,20 @@ def test_resumes_exactly(
     moved = whole.controllers[0].state_dict()
     assert len(moved["replay"]["matured"]) > 0
     assert not torch.equal(moved["phi"], fresh(0).controllers[0].phi)
+
+
+def test_controllers_are_told_what_tells_children_apart_and_records_are_not() -> None:
+    metric, told = WorstClassRecall(), Constant(0.0, 0.0)
+    record = build(metric=metric, controllers=[told, Constant(0.0)]).step()
+    assert record.metric.tolist() == [0.0, 0.0, 0.0], "after three iterations no network knows every digit"
+    assert torch.equal(told.seen[0].metric, error(metric, record.metric)[:2])
+    finer = told.seen[0].finer
+    assert finer is not None
+    assert -1 < finer[0] < 0
+    assert finer[0] != finer[1]
+    plain = Constant(0.0, 0.0)
+    build(controllers=[plain, Constant(0.0)]).step()
+    assert plain.seen[0].finer is None
 
 
 def test_learns_while_it_trains() -> None:

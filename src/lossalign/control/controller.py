@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -118,6 +118,7 @@ class LearningController:
     @torch.no_grad()
     def step(self, seen: Observation) -> dict[str, Tensor]:
         """Reward the last action, learn, and act: one round of Algorithm 1."""
+        seen = self._told_apart(seen)
         reward = self._credit(seen.metric)
         reset = self._reset(seen.metric)
         if self._learn:
@@ -126,6 +127,16 @@ class LearningController:
         entropy = self._act(seen)
         self._before = seen.metric
         return {"reward": reward, "entropy": entropy, "reset": reset.float()}
+
+    def _told_apart(self, seen: Observation) -> Observation:
+        """With a little of the finer error where there is one.
+
+        Children whose metric stands still have rewards of zero, from which a policy learns nothing; yet each of its
+        updates follows the entropy bonus, and it forgets.
+        """
+        if seen.finer is None:
+            return seen
+        return replace(seen, metric=seen.metric + self._preset.ties * seen.finer, finer=None)
 
     def _credit(self, metric: Tensor) -> Tensor:
         if self._before is None:

@@ -24,6 +24,7 @@ _RANGES = (
     ("cooling", 0.0, 10.0),
     ("inherit", 0, 10**9),
     ("heirs", 0.0, 1.0),
+    ("ties", 0.0, 1.0),
 )
 """Fields that are real numbers, and between which values they make sense."""
 
@@ -80,6 +81,8 @@ class Preset:
     """After so many steps, again and again, the worst children go on with weights and Φ of the best; 0: never."""
     heirs: float = 0.25
     """The share of children that inherit."""
+    ties: float = 0.0
+    """How much of the finer error counts beside a metric that often stands still, such as the worst class's recall."""
     hidden: tuple[int, ...] = (32, 32)
     """Hidden layers of the policy."""
     parameters: int = 4096
@@ -142,6 +145,7 @@ def default() -> Preset:
         sensitivity=True,
         reset=5.0,
         inherit=10,
+        ties=0.01,
     )
 
 

@@ -18,12 +18,14 @@ class Observation:
         sensitivity: what the metric would gain if the errors out of, and into, the parameter's classes vanished
             [n, P, 2]; zeros where the metric cannot tell.
         progress: t over the total number of steps, 0 to 1.
+        finer: for a metric that often stands still, an error that does not [n].
     """
 
     metric: Tensor
     statistics: Tensor
     sensitivity: Tensor
     progress: float
+    finer: Tensor | None = None
 
 
 class Controller(Protocol):

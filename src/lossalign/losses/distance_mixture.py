@@ -240,17 +240,21 @@ class DistanceMixtureLoss(EmbeddingLoss):
         )
         self.spec = ParameterSpec(tuple(group for group in known if group.name in groups))
         self._slices = self.spec.slices  # worked out here: a compiler may not trace the lock of a cached property
-        self._start = torch.tensor(pull + push)
+        self._first = {"positive": pull[0], "negative": push[0]}
         self._size = first * POSITIVE_SLOPES[0] + NEGATIVE_SLOPES[0] if normalised else None
 
     def weights(self, phi: Tensor) -> Tensor:
         """The weights of the ten functions [10] that ``phi`` [P] stands for."""
         part = {name: phi[where] for name, where in self._slices.items()}
-        start = self._start.to(phi.device)
-        mixed = torch.cat([kept_alive(part.get(name, start[_GROUPS[name]])) for name in ("positive", "negative")])
+        sides = [part[name] if name in part else self._start(name, phi) for name in ("positive", "negative")]
+        mixed = torch.cat([kept_alive(side) for side in sides])
         if "ratio" not in part and self._size is None:
             return mixed
         return rescaled(mixed, part["ratio"][0] if "ratio" in part else None, self._size)
+
+    def _start(self, name: str, phi: Tensor) -> Tensor:
+        """Φ_0 of a side [5]: its first function. Filled in place, as a captured step may not copy from the CPU."""
+        return torch.cat([phi.new_full((1,), self._first[name]), phi.new_zeros(4)])
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every anchor [B], from embeddings [B, D] and labels [B]."""

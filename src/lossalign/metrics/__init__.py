@@ -11,6 +11,7 @@ from lossalign.metrics.confusion import (
     MeanCost,
     TotalsMetric,
     WorstClassRecall,
+    WorstExpectedRecall,
     confusion_counts,
 )
 from lossalign.metrics.lift import over_children
@@ -58,6 +59,7 @@ __all__ = [
     "TotalsMetric",
     "VerificationAccuracy",
     "WorstClassRecall",
+    "WorstExpectedRecall",
     "accept_rates",
     "accuracy_at",
     "all_pairs",

@@ -19,12 +19,15 @@ class Metric(ABC):
         vectorised: True if ``__call__`` is pure tensor code without data-dependent shapes, which ``torch.func.vmap``
             can lift over children; False and engines call it once for each child.
         percent: whether people read it in percent.
+        finer: for a metric that often stands still, another one of the same direction and scale that does not; it
+            decides between children that this one cannot tell apart. It is never selected by, nor reported.
     """
 
     name: str
     higher_is_better: bool
     vectorised: bool
     percent: bool = False
+    finer: Metric | None = None
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -38,6 +38,19 @@ def confusion_counts(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.zeros(size * size, device=outputs.device).scatter_add(0, cells, ones).view(size, size)
 
 
+def expected_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """How much probability the samples of class i (row) give to class j (column) [C, C]; softmax in place of argmax.
+
+    Example:
+        >>> expected_counts(torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0, 1])).round()
+        tensor([[1., 1.],
+                [0., 1.]])
+    """
+    size = outputs.shape[-1]
+    rows = torch.zeros(size, size, device=outputs.device)
+    return rows.index_add(0, targets, outputs.float().softmax(-1))
+
+
 class ClassTotals(NamedTuple):
     """What confusion counts say of each class by itself; all [..., C].
 
@@ -217,12 +230,36 @@ class BalancedError(TotalsMetric):
 
 
 @final
+class WorstExpectedRecall(Metric):
+    """The mean probability of the true class, in the class where it is lowest: a worst recall that never stands still.
+
+    Example:
+        >>> WorstExpectedRecall()(torch.tensor([[0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 1]))
+        tensor(0.5000)
+    """
+
+    name = "worst-expected-recall"
+    higher_is_better = True
+    vectorised = True
+    percent = True
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The lowest expected recall, a scalar, of outputs [V, C] against labels [V]."""
+        return worst_class_recall(class_totals(expected_counts(outputs, targets)))
+
+
+@final
 class WorstClassRecall(TotalsMetric):
-    """The recall of the class that fares worst."""
+    """The recall of the class that fares worst.
+
+    It is 0 as long as one class is never found, whatever happens to it: there :class:`WorstExpectedRecall` tells
+    children apart.
+    """
 
     name = "worst-recall"
     higher_is_better = True
     percent = True
+    finer = WorstExpectedRecall()
 
     def from_totals(self, totals: ClassTotals) -> Tensor:
         """The lowest recall [...] of totals [..., C]."""

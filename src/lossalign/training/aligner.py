@@ -275,9 +275,17 @@ class Aligner:
             self._best_error = float(now)
         # The controller's own arithmetic is float32 even where the user's loop is not.
         with torch.autocast(outputs.device.type, enabled=False), torch.autocast("cpu", enabled=False):
-            sensed = metric if self.preset.sensitivity else None
             seen = ranks.on_first(
-                lambda: observe(self.loss, sensed, outputs, targets, errors, progress=progress, device=self._device)
+                lambda: observe(
+                    self.loss,
+                    metric,
+                    outputs,
+                    targets,
+                    errors,
+                    progress=progress,
+                    device=self._device,
+                    sensitivity=self.preset.sensitivity,
+                )
             )
             self._controller.step(seen)
         self._moved = self.phi

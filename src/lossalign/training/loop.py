@@ -132,12 +132,13 @@ class Population:
         errors = discounted_metric(values, self._preset.gamma, self._points)
         seen = observe(
             self._loss,
-            self._metric if self._preset.sensitivity else None,
+            self._metric,
             outputs,
             self._reward_targets,
             errors,
             progress=(self.step_count + 1) / self.steps,
             device=self._device,
+            sensitivity=self._preset.sensitivity,
         )
         self.clock.lap("observe")
         told = []
@@ -237,6 +238,7 @@ class Population:
             statistics=seen.statistics[rows].to(device),
             sensitivity=seen.sensitivity[rows].to(device),
             progress=seen.progress,
+            finer=None if seen.finer is None else seen.finer[rows],
         )
 
     def _merge(self, told: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lossalign.core import InputError, NonFiniteError, Observation
 from lossalign.losses import AdaptiveLoss, EmbeddingLoss
-from lossalign.metrics import Metric, class_sensitivity, over_children
+from lossalign.metrics import Metric, class_sensitivity, error, over_children
 
 Finite = Literal["training loss", "outputs", "metric"]
 
@@ -94,27 +94,40 @@ def observe(
     errors: Tensor,
     progress: float,
     device: torch.device | str = "cpu",
+    sensitivity: bool = True,
 ) -> Observation:
     """What controllers see of N children when a step ends.
 
     Args:
         loss: gives the statistics.
-        metric: gives the sensitivity; None if the metric is more than a function of outputs, then zeros; zeros too if a
-            sample has several labels.
+        metric: what children are judged by; None if it is more than a function of outputs: no sensitivity then.
         outputs: validation outputs [N, V, …].
         targets: [N, V], or [N, V, C] of 0 and 1.
         errors: M of Eq. 4, lower is better [N].
         progress: t over the number of steps.
         device: where statistics and sensitivity are wanted; they are worked out where the outputs are.
+        sensitivity: whether the sensitivity is wanted; zeros if not, and if a sample has several labels.
     """
     statistics = over_children(loss.statistics, True, outputs, targets).float()
-    sensitivity = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
+    gains = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
     of_classes = any(group.classes is not None for group in loss.spec.groups)
-    if metric is not None and outputs.ndim == 3 and targets.ndim == 2 and of_classes:
+    if sensitivity and metric is not None and outputs.ndim == 3 and targets.ndim == 2 and of_classes:
         per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
         classes = loss.classes.to(outputs.device)
         about = classes.clamp(min=0)
-        sensitivity = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
+        gains = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
     return Observation(
-        metric=errors, statistics=statistics.to(device), sensitivity=sensitivity.to(device), progress=progress
+        metric=errors,
+        statistics=statistics.to(device),
+        sensitivity=gains.to(device),
+        progress=progress,
+        finer=None if metric is None else _finer(metric, outputs, targets),
     )
+
+
+def _finer(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    """What tells children apart where the metric stands still, as an error on the CPU [N]."""
+    finer = metric.finer
+    if finer is None:
+        return None
+    return error(finer, over_children(finer, finer.vectorised, outputs, targets).float().cpu())
