@@ -48,9 +48,11 @@ def test_links_of_a_page_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_commands_of_a_page_are_understood(page, monkeypatch):
+def test_commands_of_a_page_are_understood(page, monkeypatch, tmp_path):
     """Every `lossalign …` command in a page parses: task, flags, methods and values are known."""
-    monkeypatch.chdir(ROOT)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    (tmp_path / "data/tiny-imagenet-40/train").mkdir(parents=True)  # a recipe names it
+    monkeypatch.chdir(tmp_path)
     from lossalign.cli.flags import parse
     from lossalign.experiments.families import families
     from lossalign.metrics import metric_named
