@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from lossalign.metrics import METRICS, MeanCost, metric_named, over_children
+from lossalign.metrics import METRICS, MeanCost, RecallAtK, metric_named, over_children, score_children
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -26,3 +27,23 @@ def test_a_function_may_return_more_than_a_number() -> None:
     outputs, targets = torch.arange(12.0).view(2, 3, 2), torch.zeros(2, 3, dtype=torch.long)
     for vectorised in (True, False):
         assert over_children(lambda o, t: o.sum(0), vectorised, outputs, targets).tolist() == [[6, 9], [24, 27]]
+
+
+@pytest.mark.parametrize("samples", [30, 800])
+def test_a_large_set_is_scored_child_by_child_where_samples_are_compared(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    plain = RecallAtK.__call__
+
+    def counted(self: RecallAtK, outputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return plain(self, outputs, targets)
+
+    monkeypatch.setattr(RecallAtK, "__call__", counted)
+    g = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(3, samples, 4, generator=g), torch.randint(0, 9, (3, samples), generator=g)
+    scores = score_children(RecallAtK(), outputs, targets)
+    assert calls == (1 if samples == 30 else 3)
+    torch.testing.assert_close(scores, over_children(RecallAtK(), True, outputs, targets))

@@ -17,7 +17,7 @@ from lossalign.core import generator
 from lossalign.data import Pairs
 from lossalign.experiments.methods import costs_of, entry
 from lossalign.experiments.populations import Arm, Experiment, labelled
-from lossalign.metrics import Metric, accuracy_at, all_pairs, balanced_threshold, error, metric_named, over_children
+from lossalign.metrics import Metric, accuracy_at, all_pairs, balanced_threshold, error, metric_named, score_children
 from lossalign.rivals import calibrate, expected_costs, fit_offsets
 from lossalign.training import LabelledSet, measure
 
@@ -243,6 +243,6 @@ def _errors(metric: Metric) -> Callable[[Tensor, Tensor], Tensor]:
 
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
         each = targets.expand(len(outputs), -1)
-        return error(metric, over_children(metric, metric.vectorised, outputs, each))
+        return error(metric, score_children(metric, outputs, each))
 
     return errors

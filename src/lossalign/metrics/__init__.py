@@ -14,7 +14,7 @@ from lossalign.metrics.confusion import (
     WorstExpectedRecall,
     confusion_counts,
 )
-from lossalign.metrics.lift import over_children
+from lossalign.metrics.lift import over_children, score_children
 from lossalign.metrics.ranking import AUCPR, AUROC, auroc, average_precision
 from lossalign.metrics.recall_at_k import MAPAtR, RecallAtK, RPrecision, map_at_r, r_precision, recall_at_k
 from lossalign.metrics.registry import METRICS, as_metric, metric_named
@@ -78,6 +78,7 @@ __all__ = [
     "over_children",
     "r_precision",
     "recall_at_k",
+    "score_children",
     "tar_at_far",
     "top_k_error",
     "verification_accuracy",

@@ -19,6 +19,7 @@ class Metric(ABC):
         vectorised: True if ``__call__`` is pure tensor code without data-dependent shapes, which ``torch.func.vmap``
             can lift over children; False and engines call it once for each child.
         percent: whether people read it in percent.
+        pairwise: whether it compares samples with each other; a large set is then scored child by child.
         finer: for a metric that often stands still, another one of the same direction and scale that does not; it
             decides between children that this one cannot tell apart. It is never selected by, nor reported.
     """
@@ -27,6 +28,7 @@ class Metric(ABC):
     higher_is_better: bool
     vectorised: bool
     percent: bool = False
+    pairwise: bool = False
     finer: Metric | None = None
 
     @abstractmethod

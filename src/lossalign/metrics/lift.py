@@ -7,6 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lossalign.metrics.base import Metric
+
+_TOGETHER = {"cpu": 2**20, "cuda": 2**28}
+"""Pairs of samples, of all children, that are compared at once. More keep the device busy child by child, and only there
+can a metric look at the labels and take short cuts."""
+
 
 def over_children(
     function: Callable[[Tensor, Tensor], Tensor], vectorised: bool, outputs: Tensor, targets: Tensor
@@ -32,3 +38,10 @@ def over_children(
         lifted: Tensor = torch.func.vmap(function)(outputs, targets)
         return lifted
     return torch.stack([function(o, t) for o, t in zip(outputs, targets, strict=True)])
+
+
+def score_children(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
+    """``metric`` of each child's outputs [N, V, …] and targets [N, V], in its own direction [N]."""
+    pairs = outputs.shape[0] * outputs.shape[1] ** 2 if metric.pairwise else 0
+    together = pairs <= _TOGETHER.get(outputs.device.type, _TOGETHER["cuda"])
+    return over_children(metric, metric.vectorised and together, outputs, targets)

@@ -6,8 +6,9 @@ can be lifted over children: loops have fixed lengths, and no shape depends on t
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -17,7 +18,7 @@ from lossalign.core import InputError
 from lossalign.metrics.base import Metric
 
 
-def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: int = 512) -> Tensor:
+def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: int | None = None) -> Tensor:
     """Recall@k = mean over queries i of 1[ #{n : y_n ≠ y_i, d_in ≤ min_{p ≠ i, y_p = y_i} d_ip} < k ].
 
     That is: at least one of the k nearest has the query's class. Every sample is a query, against all samples but
@@ -33,7 +34,7 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
         embeddings: [V, D], of any length; worked on in float32 whatever their type.
         labels: [V].
         ks: how many neighbours are looked at; where k exceeds the number of other samples, every query is a hit.
-        chunk: queries at once; about 6 · chunk · V bytes are held, 16 under ``vmap``.
+        chunk: queries at once, 512 if None and 2,048 on a GPU; about 8 · chunk · V bytes are held, 16 under ``vmap``.
 
     Returns:
         The recalls [len(ks)]. Queries without a positive are left out; NaN if all are. NaN embeddings are misses.
@@ -45,7 +46,9 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
     """
     order = labels.argsort()
     labels, samples = labels[order], _Samples.of(embeddings[order])
-    index, reach = torch.arange(len(labels), device=labels.device), _largest_class(labels) - 1
+    index, largest = torch.arange(len(labels), device=labels.device), _largest_class(labels)
+    reach, behind_of = (len(labels), _count_below) if largest is None else (largest - 1, _counter(labels.device))
+    chunk = chunk or (2048 if labels.is_cuda and largest is not None else 512)
     found, asked = labels.new_zeros(len(ks), dtype=torch.long), labels.new_zeros((), dtype=torch.long)
     for start in range(0, len(labels), chunk):
         rows, near = slice(start, start + chunk), slice(max(0, start - reach), start + chunk + reach)
@@ -54,7 +57,7 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
         positive = same & (index[rows, None] != index[near])
         best = beside.masked_fill(~positive, -math.inf).amax(-1, keepdim=True)
         nearest = samples.behind_ties(best, rows)
-        behind = (nearness < nearest).sum(-1) - ((beside < nearest) & same).sum(-1)
+        behind = behind_of(nearness, nearest) - ((beside < nearest) & same).sum(-1)
         ahead = len(labels) - same.sum(-1) - behind  # of the negatives, NaN among them
         counted = positive.any(-1)
         found = found + torch.stack([((ahead < k) & counted).sum() for k in ks])
@@ -62,12 +65,26 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
     return found / asked
 
 
-def _largest_class(labels: Tensor) -> int:
-    """How many samples the largest class may have: as many as there are where nobody can look, under ``vmap``."""
+def _largest_class(labels: Tensor) -> int | None:
+    """How many samples the largest class has; None where nobody can look, under ``vmap``."""
     try:
         return int(labels.unique_consecutive(return_counts=True)[1].max())
     except RuntimeError:
-        return len(labels)
+        return None
+
+
+def _count_below(values: Tensor, bounds: Tensor) -> Tensor:
+    """How many of each row of ``values`` [Q, V] lie below its bound [Q, 1]."""
+    return (values < bounds).sum(-1)
+
+
+def _counter(device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """``_count_below``, by our own kernel where there is one."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return _count_below
+    from lossalign.metrics.kernels import count_below
+
+    return count_below
 
 
 def map_at_r(embeddings: Tensor, labels: Tensor, chunk: int = 64) -> Tensor:
@@ -187,6 +204,7 @@ class RecallAtK(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    pairwise = True
 
     def __init__(self, ks: Sequence[int] = (1,)) -> None:
         if not ks or min(ks) < 1:
@@ -213,6 +231,7 @@ class MAPAtR(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    pairwise = True
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """MAP@R, a scalar, of embeddings [V, D] with labels [V]."""
@@ -233,6 +252,7 @@ class RPrecision(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    pairwise = True
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """R-precision, a scalar, of embeddings [V, D] with labels [V]."""

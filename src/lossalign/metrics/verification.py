@@ -246,6 +246,7 @@ class VerificationAccuracy(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    pairwise = True
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The accuracy, a scalar, of embeddings [V, D] with labels [V]."""
@@ -270,6 +271,7 @@ class TARAtFAR(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    pairwise = True
 
     def __init__(self, far: float) -> None:
         if not 0 <= far < 1:
@@ -298,6 +300,7 @@ class EqualErrorRate(Metric):
     higher_is_better = False
     percent = True
     vectorised = True
+    pairwise = True
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The error, a scalar, of embeddings [V, D] with labels [V]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lossalign.core import InputError, NonFiniteError, Observation
 from lossalign.losses import AdaptiveLoss, EmbeddingLoss
-from lossalign.metrics import Metric, class_sensitivity, error, over_children
+from lossalign.metrics import Metric, class_sensitivity, error, over_children, score_children
 
 Finite = Literal["training loss", "outputs", "metric"]
 
@@ -79,7 +79,7 @@ def measure(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tens
     """
     if not metric.vectorised:
         check_finite(outputs, "outputs", step)
-    scores = over_children(metric, metric.vectorised, outputs, targets).float()
+    scores = score_children(metric, outputs, targets).float()
     values, finite = torch.stack([scores, _finite(outputs).float()]).cpu().unbind()
     _refuse(finite == 0, "outputs", step)
     check_finite(values, "metric", step)
@@ -130,4 +130,4 @@ def _finer(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | None:
     finer = metric.finer
     if finer is None:
         return None
-    return error(finer, over_children(finer, finer.vectorised, outputs, targets).float().cpu())
+    return error(finer, score_children(finer, outputs, targets).float().cpu())
