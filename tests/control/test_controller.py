@@ -130,6 +130,19 @@ def test_a_finer_error_decides_where_the_metric_stands_still_and_only_there(spec
     assert rewards(one_sample_in_fifty, default()).argsort(descending=True).tolist() == [2, 0, 1]
 
 
+def test_a_policy_that_is_told_nothing_does_not_forget(spec: ParameterSpec, look: Look) -> None:
+    one, still = controller(spec), torch.full((5,), 0.9)
+    for t in range(12):
+        one.step(look(t, still))
+    before = [weight.clone() for weight in one.policy.parameters()]
+    for t in range(12, 24):
+        one.step(look(t, still))
+    assert all(torch.equal(then, now) for then, now in zip(before, one.policy.parameters(), strict=True))
+    for t in range(24, 36):
+        one.step(look(t))
+    assert not all(torch.equal(then, now) for then, now in zip(before, one.policy.parameters(), strict=True))
+
+
 def test_the_entropy_is_that_of_the_policy(spec: ParameterSpec, look: Look) -> None:
     uniform = controller(spec)
     for parameter in uniform.policy.parameters():

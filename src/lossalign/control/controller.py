@@ -129,11 +129,7 @@ class LearningController:
         return {"reward": reward, "entropy": entropy, "reset": reset.float()}
 
     def _told_apart(self, seen: Observation) -> Observation:
-        """With a little of the finer error where there is one.
-
-        Children whose metric stands still have rewards of zero, from which a policy learns nothing; yet each of its
-        updates follows the entropy bonus, and it forgets.
-        """
+        """With a little of the finer error where there is one: rewards of zero teach nothing."""
         if seen.finer is None:
             return seen
         return replace(seen, metric=seen.metric + self._preset.ties * seen.finer, finer=None)

@@ -74,12 +74,11 @@ class Learner:
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
 
     def learn(self, replay: Replay, generator: torch.Generator) -> None:
-        """A few updates of θ."""
+        """A few updates of θ; none from returns that tell no action from another, or only the entropy would grow."""
         for _ in range(self.updates):
             drawn = replay.sample(self.batch, generator)
-            if drawn is None:
-                return
-            self.update(drawn)
+            if drawn is not None:
+                self.update(drawn)
 
     def update(self, drawn: Batch) -> None:
         """One update of θ."""

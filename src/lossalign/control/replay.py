@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_ROUNDING = 0.01  # rewards are measured in deviations
+
 
 @dataclass(kw_only=True)
 class Transition:
@@ -73,13 +75,19 @@ class Replay:
             transition.valid = transition.valid & ~children
 
     def sample(self, size: int, generator: torch.Generator) -> Batch | None:
-        """``size`` child-steps drawn without replacement, or all if there are fewer; None while nothing has matured."""
+        """``size`` child-steps drawn without replacement, or all if there are fewer.
+
+        None while nothing has matured, and where all returns are zero but for rounding: the metric stands still.
+        """
         if not self.matured:
             return None
         rows = torch.cat([t.valid for t in self.matured]).nonzero().flatten()
         if not len(rows):
             return None
         rows = rows[torch.randperm(len(rows), generator=generator)[:size]]
+        returns = torch.cat([t.returns for t in self.matured])[rows]
+        if returns.abs().max() < _ROUNDING:
+            return None
         children, device = len(self.matured[0].valid), self.matured[0].states.device
         here = rows.to(device)
         return Batch(
@@ -87,7 +95,7 @@ class Replay:
             actions=torch.cat([t.actions for t in self.matured])[here],
             log_probs=torch.cat([t.log_probs for t in self.matured])[here],
             weights=torch.stack([t.weights for t in self.matured])[here // children],
-            returns=torch.cat([t.returns for t in self.matured])[rows].to(device),
+            returns=returns.to(device),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from torch import Tensor
 from lossalign.metrics.base import Metric
 
 _TOGETHER = {"cpu": 2**20, "cuda": 2**28}
-"""Pairs of samples, of all children, that are compared at once. More keep the device busy child by child, and only there
-can a metric look at the labels and take short cuts."""
+"""Pairs of samples, of all children, that are compared at once. More keep the device busy child by child, and only
+there can a metric look at the labels and take short cuts."""
 
 
 def over_children(
