@@ -27,6 +27,7 @@ _RIGHT, _WRONG = "#009E73", "#D55E00"
 # a tile is 1 wide; from tile to tile, between blocks of tiles, and for the name of a class
 _STEP, _BETWEEN, _NAME = 1.22, 0.5, 2.9
 _LETTERS, _LINES = 18, 3
+_TITLE = 24
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def neighbours_figure(run: Path) -> Path:
     colours = method_colours(found.methods)
     for method, name in enumerate(found.methods):
         left = first + method * block
-        _write(axes, left, -0.25, name, fontsize=12, fontweight="bold", color=colours[name])
+        _write(axes, left, -0.25, _cut(name), fontsize=12, fontweight="bold", color=colours[name])
         _write(axes, left + (count - 1) * _STEP + 1, -0.25, found.score(method), ha="right", color=INK)
         for row, column in np.ndindex(queries, count):
             x, y = left + column * _STEP, row * _STEP
@@ -146,7 +147,7 @@ def distances_figure(run: Path) -> Path:
     for axes, (name, counts) in zip(row, panels.items(), strict=True):
         _draw_pairs(axes, counts, edges)
         cut = f", peak {100 * peaks[name]:.0f} %" if peaks[name] > top else ""
-        dress(axes, f"{name}: overlap {100 * overlap(counts):.0f} %{cut}")
+        dress(axes, f"{_cut(name)}: overlap {100 * overlap(counts):.0f} %{cut}")
         axes.yaxis.grid(True, color=GRID, linewidth=0.8)
         axes.set_xlabel("distance between embeddings of length 1")
     row[0].set(xlim=(edges[0], edges[-1]), ylim=(0, top), ylabel="share of the pairs")
@@ -209,6 +210,16 @@ def _caption(found: Found) -> str:
         f"A query, then its nearest neighbours among {found.seen}: ✓ of its class, ✗ of another. Best child of "
         f"seed\u00a0{found.arrays['seed']}. Queries: spread over the classes; two with a wrong first neighbour, if any."
     )
+
+
+def _cut(method: str) -> str:
+    """A method's name, no longer than there is room beside its score.
+
+    Example:
+        >>> _cut("ala:policy=runs/train-digits-retrieval/policy-300.safetensors")
+        'ala:policy=runs/train-d…'
+    """
+    return method if len(method) <= _TITLE else f"{method[: _TITLE - 1]}…"
 
 
 def _short(name: str) -> str:
