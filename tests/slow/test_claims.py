@@ -57,11 +57,12 @@ def test_an_image_network_trains_and_resumes_on_an_image_folder(tmp_path):
     assert again.split == "test"
 
 
-def test_a_policy_learns_where_the_metric_stands_still(tmp_path):
+def test_a_policy_does_not_forget_where_the_metric_stands_still(tmp_path):
     """Sixty times fewer images of one class, and four children: its recall is 0 for long, whatever the loss does."""
-    methods = ("fixed", "ala:policy=none,ties=0", "ala:policy=none")
+    methods = ("fixed", "ala:policy=pretrained,ties=0", "ala:policy=pretrained", "ala:policy=pretrained,freeze=true")
     settings = {"ratio": 60.0, "metric": "worst-recall", "iterations": 600, "every": 5, "children": 4}
     run = fit("digits-lt", out=tmp_path / "run", seed=5000, seeds=8, methods=methods, **settings)
-    lost, learned = (run.rows[name] for name in methods[1:])
-    assert learned.difference - learned.half_width > 0
-    assert learned.mean > lost.mean + 0.05
+    *learning, frozen = (run.rows[name] for name in methods[1:])
+    for row in learning:
+        assert row.difference - row.half_width > 0
+        assert row.mean > frozen.mean - 0.08
