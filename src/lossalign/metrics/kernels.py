@@ -31,7 +31,8 @@ def count_below(values: Tensor, bounds: Tensor) -> Tensor:
     """
     assert values.stride(1) == 1
     counts = torch.empty(len(values), dtype=torch.int32, device=values.device)
-    _count_below[(len(values),)](
-        values, bounds.contiguous(), counts, values.shape[1], values.stride(0), BLOCK=_BLOCK, num_warps=8
-    )
+    with torch.cuda.device_of(values):  # Triton launches on the current GPU, wherever the tensors are
+        _count_below[(len(values),)](
+            values, bounds.contiguous(), counts, values.shape[1], values.stride(0), BLOCK=_BLOCK, num_warps=8
+        )
     return counts

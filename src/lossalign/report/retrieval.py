@@ -213,13 +213,13 @@ def _caption(found: Found) -> str:
 
 
 def _cut(method: str) -> str:
-    """A method's name, no longer than there is room beside its score.
+    """A method's name, no longer than there is room beside its score; its beginning and its end tell it from others.
 
     Example:
-        >>> _cut("ala:policy=runs/train-digits-retrieval/policy-300.safetensors")
-        'ala:policy=runs/train-d…'
+        >>> _cut("ala:policy=runs/train-digits-retrieval/policy-300.safetensors,freeze=true")
+        'ala:policy=…,freeze=true'
     """
-    return method if len(method) <= _TITLE else f"{method[: _TITLE - 1]}…"
+    return method if len(method) <= _TITLE else f"{method[: _TITLE // 2 - 1]}…{method[-_TITLE // 2 :]}"
 
 
 def _short(name: str) -> str:
