@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,14 @@ def test_the_worst_quarter_inherits_from_the_best_quarter_and_explores() -> None
     assert moved[heirs].any()
     assert not moved[[0, 1, 2, 3, 5, 7]].any()
     assert float(moved.max()) <= 2 * 0.3 + 1e-6
+
+
+def test_where_the_metric_stands_still_the_finer_one_says_who_is_worst() -> None:
+    rival = PopulationBasedController(SPEC, children=8, groups=("offsets",), generator=generator(0), ties=0.01)
+    finer = torch.tensor([0.5, 0.1, 0.6, 0.3, 0.9, 0.2, 0.8, 0.4])
+    rival.step(replace(seen(torch.ones(8), 0.1), finer=finer))
+    assert rival.parents is not None
+    assert (rival.parents != torch.arange(8)).nonzero().flatten().tolist() == [4, 6]
 
 
 def test_it_is_ready_twenty_times_a_run_and_not_at_its_end() -> None:

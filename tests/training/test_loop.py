@@ -321,6 +321,23 @@ def test_a_tolerant_population_sets_aside_who_fails_and_goes_on(engine: str) -> 
     assert again.failed.tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("engine", ["sequential", "fused"])
+def test_who_failed_and_inherits_is_judged_again(engine: str) -> None:
+    controller = Constant(0.0, 0.0, 0.0)
+    population = build(engine, controllers=[controller], tolerant=True)
+    population.step()
+    broken = {name: weights * torch.nan for name, weights in population.children.training_state(1)["weights"].items()}
+    population.children.load_training_state(1, {**population.children.training_state(1), "weights": broken})
+    assert float(population.step().metric[1]) == pytest.approx(0.9), "ten classes, all outputs zero"
+    controller.parents = torch.tensor([0, 0, 2])
+    population.step()
+    controller.parents = None
+    record = population.step()
+    assert record.loss.isfinite().all()
+    assert float(record.metric[1]) < 0.8, "it goes on from the weights of child 0"
+    assert population.failed.tolist() == [False, True, False], "it is still told that it failed"
+
+
 def test_when_all_fail_even_a_tolerant_population_stops() -> None:
     population = build(spoiled={0: 1, 1: 1, 2: 1}, tolerant=True)
     with pytest.raises(NonFiniteError, match="step 1: the training loss of child 0 is not finite"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -118,7 +118,7 @@ class LearningController:
     @torch.no_grad()
     def step(self, seen: Observation) -> dict[str, Tensor]:
         """Reward the last action, learn, and act: one round of Algorithm 1."""
-        seen = self._told_apart(seen)
+        seen = seen.told_apart(self._preset.ties)
         reward = self._credit(seen.metric)
         reset = self._reset(seen.metric)
         if self._learn:
@@ -127,12 +127,6 @@ class LearningController:
         entropy = self._act(seen)
         self._before = seen.metric
         return {"reward": reward, "entropy": entropy, "reset": reset.float()}
-
-    def _told_apart(self, seen: Observation) -> Observation:
-        """With a little of the finer error where there is one: rewards of zero teach nothing."""
-        if seen.finer is None:
-            return seen
-        return replace(seen, metric=seen.metric + self._preset.ties * seen.finer, finer=None)
 
     def _credit(self, metric: Tensor) -> Tensor:
         if self._before is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -26,6 +26,10 @@ class Observation:
     sensitivity: Tensor
     progress: float
     finer: Tensor | None = None
+
+    def told_apart(self, ties: float) -> Observation:
+        """With ``ties`` of the finer error in the metric, if there is one: children all alike teach nothing."""
+        return self if self.finer is None else replace(self, metric=self.metric + ties * self.finer, finer=None)
 
 
 class Controller(Protocol):

@@ -170,6 +170,7 @@ def _surviving(setting: Setting) -> Controller:
         times=max(1, setting.config.steps // (preset.inherit or 10)),
         share=preset.heirs,
         far=0,
+        ties=preset.ties,
     )
 
 
@@ -218,7 +219,11 @@ METHODS: dict[str, Method] = {
     "smooth-ap": Method(controller=lambda s: rivals.fixed(s.spec, s.children), loss="smooth-ap", groups=("mix",)),
     "population-based": Method(
         controller=lambda s: rivals.PopulationBasedController(
-            s.spec, children=s.children, groups=s.preset.groups, generator=s.generator("population-based")
+            s.spec,
+            children=s.children,
+            groups=s.preset.groups,
+            generator=s.generator("population-based"),
+            ties=s.preset.ties,
         ),
         looks=True,
     ),

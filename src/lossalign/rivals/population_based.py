@@ -23,6 +23,7 @@ class PopulationBasedController:
         times: how often in a run children are compared.
         share: of children that give up and inherit.
         far: β that exploring moves a parameter at most; 0 leaves Φ at its start, and only the fittest weights survive.
+        ties: how much of the finer error counts, for a metric that often stands still.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class PopulationBasedController:
         times: int = 20,
         share: float = 0.25,
         far: int = 2,
+        ties: float = 0.0,
     ) -> None:
         self._spec, self._moved, self._generator = spec, spec.select(groups), generator
-        self._times, self._share, self._far = times, share, far
+        self._times, self._share, self._far, self._ties = times, share, far, ties
         self._phi = spec.initial.expand(children, -1).clone()
         self._explore(torch.arange(children))
         self._ready = 0
@@ -57,7 +59,7 @@ class PopulationBasedController:
         """Exploit and explore, if it is time."""
         ready, self._parents = math.floor(self._times * seen.progress + 1e-9), None
         if self._ready < ready < self._times:
-            self._parents = parents = heirs(seen.metric, self._share, self._generator)
+            self._parents = parents = heirs(seen.told_apart(self._ties).metric, self._share, self._generator)
             self._phi = self._phi[parents]
             self._explore((parents != torch.arange(len(parents))).nonzero().flatten())
         self._ready = ready

@@ -117,8 +117,10 @@ class Population:
         self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
         self._best = torch.full((children.count,), torch.inf)
         self._tolerant = tolerant
-        self.failed = torch.zeros(children.count, dtype=torch.bool)
-        """Children whose loss or outputs were not finite; they are judged as if all their outputs were zero."""
+        self._lost = torch.zeros(children.count, dtype=torch.bool)
+        self.failed = self._lost.clone()
+        """Children whose loss or outputs were ever not finite. They are judged as if all their outputs were zero, until
+        they inherit from one that did not fail."""
         self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
         self._history: list[Tensor] = []
         self.clock = Clock(children.count)
@@ -168,7 +170,7 @@ class Population:
         for point in self._points:
             losses += self.children.advance(point - at, phi) * (point - at) / self._every
             self._set_aside(~losses.isfinite())
-            check_finite(losses.where(~self.failed, 0.0), "training loss", step)
+            check_finite(losses.where(~self._lost, 0.0), "training loss", step)
             self.clock.lap("train")
             at = point
             if self._preset.evaluation == "minibatch":
@@ -183,18 +185,18 @@ class Population:
 
     def _set_aside(self, bad: Tensor) -> None:
         """Children that are not finite fail, if that is tolerated and somebody is left."""
-        failed = self.failed | bad
-        if self._tolerant and not failed.all():
-            self.failed = failed
+        lost = self._lost | bad
+        if self._tolerant and not lost.all():
+            self._lost, self.failed = lost, self.failed | bad
 
     def _outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
-        """Outputs of every child [N, V, …]; zeros of those that failed."""
+        """Outputs of every child [N, V, …]; zeros of those that are lost."""
         outputs = self.children.outputs(inputs, weights)
         if not self._tolerant:
             return outputs
         self._set_aside(~outputs.flatten(1).isfinite().all(1).cpu())
-        failed = self.failed.to(outputs.device).view(-1, *[1] * (outputs.ndim - 1))
-        return outputs.masked_fill(failed, 0.0)
+        lost = self._lost.to(outputs.device).view(-1, *[1] * (outputs.ndim - 1))
+        return outputs.masked_fill(lost, 0.0)
 
     def _evaluate(self, weights: Weights, step: int) -> tuple[Tensor, Tensor]:
         """Outputs on the whole reward split [N, V, …] and errors [N]."""
@@ -226,6 +228,7 @@ class Population:
             if controller.parents is not None:
                 parents[rows] = rows.start + controller.parents
         self.children.inherit(parents)
+        self._lost = self._lost[parents]
 
     def _owners(self) -> list[tuple[Controller, slice]]:
         starts = [0, *self._ends[:-1]]
@@ -269,13 +272,15 @@ class Population:
             "controllers": [controller.state_dict() for controller in self.controllers],
             "best": self._best,
             "failed": self.failed,
+            "lost": self._lost,
             "history": self.history[0],
             "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from ``state``."""
-        self.step_count, self._best, self.failed = state["step"], state["best"], state["failed"]
+        self.step_count, self._best = state["step"], state["best"]
+        self.failed, self._lost = state["failed"], state["lost"]
         self.children.load_state_dict(state["children"])
         for controller, at in zip(self.controllers, state["controllers"], strict=True):
             controller.load_state_dict(at)
