@@ -202,3 +202,16 @@ def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
 )
 def test_guard_and_refit_train_what_they_need(flags, methods):
     assert parse("train", "digits-lt", flags).config().methods == methods
+
+
+@pytest.mark.parametrize(
+    ("flags", "switches"),
+    [
+        ([], ("average=4",)),
+        (["--switches", "beta=2"], ("average=4", "beta=2")),
+        (["--preset", "paper"], ()),
+        (["--preset=paper", "--switches", "average=4"], ("average=4",)),
+    ],
+)
+def test_switches_add_to_the_tasks_and_go_with_its_preset(flags: list[str], switches: tuple[str, ...]) -> None:
+    assert parse("compare", "omniglot", flags).config().switches == switches

@@ -46,6 +46,24 @@ def test_switches_change_one_field_of_the_preset():
     assert preset.reward == "relative"
 
 
+def test_switches_add_to_those_of_the_task_and_of_the_recipe_file(tmp_path):
+    assert recipe_for("omniglot").switches == ("average=4",)
+    file = tmp_path / "mine.toml"
+    file.write_text('task = "omniglot"\nswitches = ["beta=2"]\n')
+    controls = recipe_for(str(file), switches=("returns=1",)).controls()
+    assert (controls.average, controls.beta, controls.returns) == (4.0, 2.0, 1)
+    assert recipe_for(str(file), switches=("average=1", "beta=3")).switches == ("average=1", "beta=3")
+
+
+@pytest.mark.parametrize("task", ["omniglot", "cifar10-lt", "file"])
+def test_the_paper_as_printed_has_none_of_the_switches_chosen_for_the_default(task, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('task = "cifar10"\nswitches = ["average=4"]\n')
+    task = str(file) if task == "file" else task
+    assert recipe_for(task, preset="paper").controls().average is None
+    assert recipe_for(task, preset="paper", switches=("average=4",)).controls().average == 4.0
+
+
 def test_another_loss_brings_its_groups_whoever_asks_for_it():
     config = recipe_for("digits-retrieval")
     assert config.controls().groups == ("positive", "negative")

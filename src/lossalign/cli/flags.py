@@ -59,7 +59,7 @@ class Flags(RunConfig):
         more: tuple[str, ...] = ("ala", "fixed", "guarded-ala") if self.guard else ()
         more += ("ala", "refit-ala") if self.refit else ()
         given["methods"] = tuple(dict.fromkeys((*self.methods, *more)))
-        kind = {} if self.embedding is None else {"loss": self.loss}
+        kind = {"preset": self.preset} if self.embedding is None else {"preset": self.preset, "loss": self.loss}
         recipe = recipe_for(self.task, **kind)
         return recipe_for(self.task, **kind | {name: v for name, v in given.items() if v != getattr(recipe, name)})
 
@@ -88,7 +88,7 @@ def parse(command: str, task: str, args: list[str]) -> Flags:
     """The flags behind ``lossalign <command> <task>``."""
     asked = read_recipe(task) if is_file(task) else {"task": task}
     words = [word for arg in args for word in arg.split("=", 1)]
-    kind = {"loss": words[words.index("--loss") + 1]} if "--loss" in words[:-1] else {}
+    kind = {name: words[words.index(f"--{name}") + 1] for name in ("loss", "preset") if f"--{name}" in words[:-1]}
     embeds = recipe_for(**{**asked, **kind}).embedding is not None
     usual: dict[str, Any] = {"methods": RETRIEVED if embeds else COMPARED, "seeds": POLICIES}
     recipe = recipe_for(**{**(usual if command == "compare" else {}), **asked, **kind})

@@ -102,7 +102,7 @@ class RunConfig:
     preset: str = "default"
     """default or paper."""
     switches: tuple[str, ...] = ()
-    """Fields of the preset to change, as name=value."""
+    """Fields of the preset to change, as name=value, beside those that the task or the recipe file changes."""
     loss: str | None = None
     """aligned, ranking, class-correlation or log-class-correlation; of metric learning distance-mixture,
     scale-matched or focal-weighting; the preset's if not given."""
@@ -211,7 +211,8 @@ class RunConfig:
         return cls(**{name: value for name, value in lists.items() if name in known})
 
     def changed(self, changes: dict[str, Any]) -> RunConfig:
-        """With some fields replaced; a fraction for validation also replaces the numbers per class."""
+        """With some fields replaced; switches are added to those there are, and a fraction for validation also replaces
+        the numbers per class."""
         known = {field.name for field in fields(self)}
         unknown = [name for name in changes if name not in known]
         if unknown:
@@ -220,7 +221,22 @@ class RunConfig:
             changes = {"reward_per_class": None, **changes}
         if changes.get("validation_fraction") is not None:
             changes = {"reward_per_class": None, "selection_per_class": None, "test_per_class": None, **changes}
-        return replace(self, **changes)
+        return replace(self, **add_switches(self.switches, self.preset, changes))
+
+
+def add_switches(own: tuple[str, ...], preset: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """``changes`` with its switches added to ``own``, which were chosen for ``preset`` and do not outlive it; of two
+    with the same name the later stays.
+
+    Example:
+        >>> add_switches(("average=4", "clip=none"), "default", {"switches": ("returns=1", "average=2")})
+        {'switches': ('average=2', 'clip=none', 'returns=1')}
+        >>> add_switches(("average=4", "clip=none"), "default", {"preset": "paper"})
+        {'preset': 'paper', 'switches': ()}
+    """
+    kept = own if changes.get("preset", preset) == preset else ()
+    by_name = {item.partition("=")[0]: item for item in (*kept, *changes.get("switches", ()))}
+    return {**changes, "switches": tuple(by_name.values())}
 
 
 def parse_switches(switches: tuple[str, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lossalign.core import InputError
-from lossalign.experiments.config import EMBEDDING_LOSSES, RunConfig
+from lossalign.experiments.config import EMBEDDING_LOSSES, RunConfig, add_switches
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -252,7 +252,9 @@ def recipe_for(task: str, **changes: Any) -> RunConfig:
         4
     """
     if is_file(task):
-        return recipe_for(**{**read_recipe(task), **changes})
+        own = read_recipe(task)
+        changes = add_switches(own.get("switches", ()), own.get("preset", "default"), changes)
+        return recipe_for(**{**own, **changes})
     kind, _, path = task.partition(":")
     if task in RECIPES:
         return RECIPES[task](**changes)
