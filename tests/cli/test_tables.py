@@ -29,6 +29,7 @@ def result(gap, half, higher=False, policies=5):
         train_error={},
         cost={},
         failed={},
+        over_pairs={},
         children={"fixed": 10, "ala": 10},
         collapsed={},
         kept={},
@@ -65,6 +66,15 @@ def test_one_policy_claims_nothing():
 def test_children_that_collapsed_are_told_and_not_averaged_away():
     assert notes(result(-0.3, 0.1)) == []
     assert notes(replace(result(-0.3, 0.1), collapsed={"ala": 3})) == ["ala: 3 of 10 children collapsed to a point."]
+
+
+def test_a_gain_in_verification_is_told_over_pairs_too():
+    over = {
+        "fixed": result(0, 0).rows["fixed"],
+        "ala": Paired(mean=0.9, difference=0.02, half_width=0.01, wins=9, policies=1000),
+    }
+    said = ["ala over the test set's 1,000 pairs instead of policies: +2.00 ± 1.00 points against fixed."]
+    assert notes(replace(result(0.02, 0.01, higher=True), over_pairs=over)) == said
 
 
 def test_small_differences_of_a_cost_keep_their_digits():

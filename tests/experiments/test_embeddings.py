@@ -170,7 +170,7 @@ def faces(tmp_path: Path) -> Path:
 def test_faces_are_tested_by_the_published_pairs_at_a_distance_of_the_selection_split(faces: Path) -> None:
     settings = {"data": str(faces), "image_size": 8, "model": "mlp-16+unit", "embedding": 8, "crop": 0, "flip": False}
     held_out = {"reward_classes": 3, "selection_classes": 3, "batch_size": 8, "per_class": 2, "device": "cpu"}
-    small = {"iterations": 100, "every": 10, "children": 2, "methods": ("fixed", "ala")}
+    small = {"iterations": 100, "every": 10, "children": 2, "methods": ("fixed", "ala", "guarded-ala")}
     experiment = build(recipe_for("lfw", **settings, **held_out, **small))
     assert len(experiment.data[0].test) == 6
     for _ in range(10):
@@ -186,8 +186,12 @@ def test_faces_are_tested_by_the_published_pairs_at_a_distance_of_the_selection_
             pair: (shown[pair[0]] - shown[pair[1]]).norm() <= threshold for pair in ((0, 1), (3, 4), (0, 3), (2, 5))
         }
         expected.append(sum(said == (pair[0] // 3 == pair[1] // 3) for pair, said in told.items()) / 4)
-    accuracy = score(experiment, final=True).best["fixed"][0]
-    assert accuracy == pytest.approx(float(sum(expected)) / 2)
+    scores = score(experiment, final=True)
+    assert scores.best["fixed"][0] == pytest.approx(float(sum(expected)) / 2)
+    assert scores.pairs["fixed"].shape == (4,), "one share of the networks for each published pair"
+    for method in ("fixed", "ala", "guarded-ala"):
+        assert scores.pairs[method].mean() == pytest.approx(scores.best[method][0])
+    assert score(experiment, final=False).pairs == {}
 
 
 def test_products_train_from_their_published_lists(tmp_path: Path) -> None:

@@ -92,8 +92,12 @@ def _best_rival(result: Result, unit: str) -> str:
 
 
 def notes(result: Result) -> list[str]:
-    """What adapting costs, which children were lost, and what the guard keeps."""
+    """How sure the gain is over pairs, what adapting costs, which children were lost, and what the guard keeps."""
     said = []
+    row = result.over_pairs.get("ala")
+    if row is not None and row.difference is not None:
+        gain = f"{difference(row, result.percent)}{' points' if result.percent else ''} against {result.baseline}"
+        said.append(f"ala over the test set's {row.policies:,} pairs instead of policies: {gain}.")
     if "ala" in result.cost:
         said.append(f"Time of ala over training and selecting alone: {result.cost['ala']:.2f}.")
     for method, number in result.failed.items():

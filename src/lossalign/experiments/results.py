@@ -52,6 +52,8 @@ class Result:
     collapsed: dict[str, int]
     """By method, how many of its children put all samples at one point; without methods where none does. Metric
     learning only."""
+    over_pairs: dict[str, Paired]
+    """By method, selected weights, with intervals over the test set's pairs instead of policies; empty without such."""
     kept: dict[int, str]
     """What the guard keeps, by seed; empty without ``guarded-ala``."""
     learnable: Learnable | None
@@ -103,6 +105,7 @@ def _write_results(
         failed=_failed(experiment),
         children=_children(experiment),
         collapsed=scores.collapsed,
+        over_pairs=table(scores.pairs, baseline, better) if scores.pairs else {},
         kept=_kept(experiment),
         learnable=_learnable(folder, experiment),
         files=files + _draw(folder),

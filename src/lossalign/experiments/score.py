@@ -17,13 +17,15 @@ from lossalign.core import generator
 from lossalign.data import Pairs
 from lossalign.experiments.methods import costs_of, entry
 from lossalign.experiments.populations import Arm, Experiment, labelled
-from lossalign.metrics import Metric, accuracy_at, all_pairs, balanced_threshold, error, metric_named, score_children
+from lossalign.metrics import Metric, all_pairs, balanced_threshold, error, judged_rightly, metric_named, score_children
 from lossalign.rivals import calibrate, expected_costs, fit_offsets
 from lossalign.training import LabelledSet, measure
 
 Array = npt.NDArray[np.float64]
 Sets = dict[int, LabelledSet]
 """A labelled set for each seed."""
+Values = dict[tuple[str, int], Tensor]
+"""By method and seed, the metric of every child [n], or whether it judges each pair rightly [n, pairs]."""
 
 TRAINED_ON = 2000
 """Training examples, at most, that the training error is measured on."""
@@ -44,6 +46,9 @@ class Scores:
     """Fraction of training examples that the selected weights get wrong; methods that train only."""
     collapsed: dict[str, int]
     """How many children put all samples at one point with their selected weights; without methods where none does."""
+    pairs: dict[str, Array]
+    """Which share of a method's networks, with their selected weights, judges each of the test set's pairs rightly;
+    empty where the test set has none."""
 
 
 def score(experiment: Experiment, *, final: bool) -> Scores:
@@ -51,8 +56,13 @@ def score(experiment: Experiment, *, final: bool) -> Scores:
     sets = _scored_sets(experiment, final)
     best, collapsed = _by_method(experiment, sets, "best", final=final)
     last, _ = _by_method(experiment, sets, "averaged", final=final)
-    train = _training_errors(experiment) if experiment.config.embedding is None else {}
-    return Scores(best=best, last=last, train=train, collapsed=collapsed)
+    return Scores(
+        best=_means(experiment, best),
+        last=_means(experiment, last),
+        train=_training_errors(experiment) if experiment.config.embedding is None else {},
+        collapsed=collapsed,
+        pairs=_over_pairs(experiment, best) if final and experiment.pairs is not None else {},
+    )
 
 
 def spread(embeddings: Tensor, most: int = 500) -> Tensor:
@@ -102,22 +112,31 @@ def _training_sample(experiment: Experiment, seed: int) -> LabelledSet:
     return labelled(data.train.subset(drawn), data.transform, experiment.device)
 
 
-def _means(experiment: Experiment, values: dict[tuple[str, int], Tensor]) -> dict[str, Array]:
-    """The mean over children by method, one for each seed."""
-    methods = dict.fromkeys(
-        method for method in experiment.config.methods if (method, experiment.config.seed) in values
-    )
+def _means(experiment: Experiment, values: Values) -> dict[str, Array]:
+    """The mean over children (and pairs) by method, one for each seed."""
     return {
         method: np.array([float(values[method, seed].mean()) for seed in experiment.data], dtype=np.float64)
-        for method in methods
+        for method in _scored_methods(experiment, values)
     }
 
 
-def _trained(
-    experiment: Experiment, sets: Sets, outputs: dict[str, Tensor], metric: Metric
-) -> dict[tuple[str, int], Tensor]:
+def _over_pairs(experiment: Experiment, values: Values) -> dict[str, Array]:
+    """The mean over seeds and children by method, one for each pair."""
+    return {
+        method: np.mean(
+            [np.atleast_2d(values[method, seed].double().numpy()).mean(0) for seed in experiment.data], axis=0
+        )
+        for method in _scored_methods(experiment, values)
+    }
+
+
+def _scored_methods(experiment: Experiment, values: Values) -> list[str]:
+    return [method for method in experiment.config.methods if (method, experiment.config.seed) in values]
+
+
+def _trained(experiment: Experiment, sets: Sets, outputs: dict[str, Tensor], metric: Metric) -> Values:
     """The metric of every child of every arm that trains [n], from the outputs of each population [N, V, …]."""
-    values: dict[tuple[str, int], Tensor] = {}
+    values: Values = {}
     for name in experiment.populations:
         arms = [arm for arm in experiment.arms if arm.population == name]
         targets = torch.stack([sets[arm.seed].targets for arm in arms for _ in range(arm.children)])
@@ -126,34 +145,34 @@ def _trained(
     return values
 
 
-def _told_apart(
-    experiment: Experiment, outputs: dict[str, Tensor], weights: Weights, pairs: Pairs
-) -> dict[tuple[str, int], Tensor]:
-    """The share of the test set's ``pairs`` that every child tells apart [n], at the distance that does so best among
-    all pairs of its selection split."""
+def _told_apart(experiment: Experiment, outputs: dict[str, Tensor], weights: Weights, pairs: Pairs) -> Values:
+    """Which of the test set's ``pairs`` every child judges rightly, 0 or 1 [n, pairs], at the distance that does so
+    best among all pairs of its selection split."""
     selection = {seed: data.selection for seed, data in experiment.data.items()}
-    values: dict[tuple[str, int], Tensor] = {}
+    values: Values = {}
     for name in experiment.populations:
         seen = _outputs(experiment, name, selection, weights)
         for arm in (arm for arm in experiment.arms if arm.population == name):
             labels = selection[arm.seed].targets
-            values[arm.method, arm.seed] = torch.stack(
-                [
-                    accuracy_at(
-                        (shown[pairs.first] - shown[pairs.second]).norm(dim=-1),
-                        pairs.same.to(shown.device),
-                        balanced_threshold(*all_pairs(own, labels)),
-                    )
-                    for own, shown in zip(seen[arm.rows], outputs[name][arm.rows], strict=True)
-                ]
-            ).cpu()
+            values[arm.method, arm.seed] = (
+                torch.stack(
+                    [
+                        judged_rightly(
+                            (shown[pairs.first] - shown[pairs.second]).norm(dim=-1),
+                            pairs.same.to(shown.device),
+                            balanced_threshold(*all_pairs(own, labels)),
+                        )
+                        for own, shown in zip(seen[arm.rows], outputs[name][arm.rows], strict=True)
+                    ]
+                )
+                .float()
+                .cpu()
+            )
     return values
 
 
-def _by_method(
-    experiment: Experiment, sets: Sets, weights: Weights, *, final: bool
-) -> tuple[dict[str, Array], dict[str, int]]:
-    """The metric of every method, and how many of its children collapsed."""
+def _by_method(experiment: Experiment, sets: Sets, weights: Weights, *, final: bool) -> tuple[Values, dict[str, int]]:
+    """The metric of every method's children, and how many of them collapsed."""
     outputs = {name: _outputs(experiment, name, sets, weights) for name in experiment.populations}
     values = (
         _told_apart(experiment, outputs, weights, experiment.pairs)
@@ -178,7 +197,7 @@ def _by_method(
                 moved = _changed(change, seen[arm.rows], labels, outputs[population][arm.rows])
                 targets = sets[seed].targets.expand(arm.children, -1)
                 values[written, seed] = measure(experiment.metric, moved, targets, experiment.config.steps)
-    return _means(experiment, values), _collapsed(experiment, outputs)
+    return values, _collapsed(experiment, outputs)
 
 
 def best_child(experiment: Experiment, arm: Arm) -> int:

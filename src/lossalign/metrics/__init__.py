@@ -31,6 +31,7 @@ from lossalign.metrics.verification import (
     best_balanced_accuracy,
     best_threshold,
     equal_error_rate,
+    judged_rightly,
     tar_at_far,
     verification_accuracy,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "confusion_counts",
     "equal_error_rate",
     "error",
+    "judged_rightly",
     "map_at_r",
     "metric_named",
     "over_children",

@@ -22,13 +22,23 @@ MOST_SAMPLES = 10_000
 """So many samples make 50 million pairs, and those take about 3 GB."""
 
 
-def accuracy_at(distances: Tensor, same: Tensor, threshold: float | Tensor) -> Tensor:
-    """Share of pairs that are judged rightly: accepted, d ≤ threshold, if and only if they are of one class.
+def judged_rightly(distances: Tensor, same: Tensor, threshold: float | Tensor) -> Tensor:
+    """Which pairs are judged rightly, bool [P]: accepted, d ≤ threshold, if and only if they are of one class.
 
     Args:
         distances: [P].
         same: which pairs are of one class, bool [P].
         threshold: the largest distance that is accepted.
+
+    Example:
+        >>> judged_rightly(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([True, False, False]), 0.5)
+        tensor([ True, False,  True])
+    """
+    return (distances <= threshold) == same
+
+
+def accuracy_at(distances: Tensor, same: Tensor, threshold: float | Tensor) -> Tensor:
+    """Share of pairs that are ``judged_rightly``, with the same arguments.
 
     Returns:
         A scalar; NaN without pairs.
@@ -37,7 +47,7 @@ def accuracy_at(distances: Tensor, same: Tensor, threshold: float | Tensor) -> T
         >>> accuracy_at(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([True, False, False]), 0.5)
         tensor(0.6667)
     """
-    return ((distances <= threshold) == same).float().mean()
+    return judged_rightly(distances, same, threshold).float().mean()
 
 
 def best_threshold(distances: Tensor, same: Tensor) -> Tensor:
