@@ -59,7 +59,7 @@ class Flags(RunConfig):
         more: tuple[str, ...] = ("ala", "fixed", "guarded-ala") if self.guard else ()
         more += ("ala", "refit-ala") if self.refit else ()
         given["methods"] = tuple(dict.fromkeys((*self.methods, *more)))
-        kind = {"preset": self.preset} if self.embedding is None else {"preset": self.preset, "loss": self.loss}
+        kind = {"preset": self.preset} | ({} if self.embedding is None else {"loss": self.loss})
         recipe = recipe_for(self.task, **kind)
         return recipe_for(self.task, **kind | {name: v for name, v in given.items() if v != getattr(recipe, name)})
 

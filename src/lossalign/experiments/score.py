@@ -154,20 +154,15 @@ def _told_apart(experiment: Experiment, outputs: dict[str, Tensor], weights: Wei
         seen = _outputs(experiment, name, selection, weights)
         for arm in (arm for arm in experiment.arms if arm.population == name):
             labels = selection[arm.seed].targets
-            values[arm.method, arm.seed] = (
-                torch.stack(
-                    [
-                        judged_rightly(
-                            (shown[pairs.first] - shown[pairs.second]).norm(dim=-1),
-                            pairs.same.to(shown.device),
-                            balanced_threshold(*all_pairs(own, labels)),
-                        )
-                        for own, shown in zip(seen[arm.rows], outputs[name][arm.rows], strict=True)
-                    ]
+            right = [
+                judged_rightly(
+                    (shown[pairs.first] - shown[pairs.second]).norm(dim=-1),
+                    pairs.same.to(shown.device),
+                    balanced_threshold(*all_pairs(own, labels)),
                 )
-                .float()
-                .cpu()
-            )
+                for own, shown in zip(seen[arm.rows], outputs[name][arm.rows], strict=True)
+            ]
+            values[arm.method, arm.seed] = torch.stack(right).float().cpu()
     return values
 
 
