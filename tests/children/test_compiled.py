@@ -135,6 +135,16 @@ def test_phi_and_the_learning_rate_change_without_another_compilation(
     assert counters["stats"]["unique_graphs"] == graphs
 
 
+def test_children_that_rested_go_on_as_if_they_had_not(compiled: Both, offsets: Callable[..., Tensor]) -> None:
+    children, eager = compiled(norms)
+    for some in (children, eager):
+        some.advance(2, offsets(3))
+        some.rest()
+    assert children._replay is None
+    torch.testing.assert_close(children.advance(3, -offsets(3)), eager.advance(3, -offsets(3)), rtol=1e-5, atol=1e-6)
+    assert_same(children, eager)
+
+
 def test_preparing_trains_nothing(compiled: Both, offsets: Callable[..., Tensor]) -> None:
     children, _ = compiled(norms)
     children.advance(2, offsets(3))  # momenta and statistics that are not zero

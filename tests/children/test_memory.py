@@ -1,4 +1,4 @@
-"""Children that do not fit get an error that says how many would."""
+"""Children that do not fit get an error that says how many would; those that are trained make room for others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GB = 2**30
 
 
 class Memory:
-    """A GPU of 10 GB with 1 GB in use, on which one child needs ``need`` more."""
+    """A GPU of 10 GB with 1 GB in use, on which one child needs ``need`` more and other programs hold ``others``."""
 
     def __init__(self, need: float) -> None:
-        self.need, self.peak = int(need * GB), GB
+        self.need, self.peak, self.others = int(need * GB), GB, 0
 
     def fits(self, children: int) -> bool:
         self.peak = max(self.peak, GB + children * self.need)
-        return self.peak <= 10 * GB
+        return self.peak + self.others <= 10 * GB
 
     def reset(self, device: Any = None) -> None:
         self.peak = GB
@@ -80,6 +80,15 @@ def test_the_error_says_how_many_would_fit(
     )
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
+
+
+def test_what_would_fit_alone_is_told_so(build: Build, memory: Callable[[float], Memory]) -> None:
+    some = memory(2.9)
+    some.others = 1 * GB
+    lift = on(some)
+    children = build(lambda *args: StackedChildren(*args, "cpu", lift=lift))
+    with pytest.raises(InputError, match="about 3 would if nothing else were there: end what else uses it, train"):
+        children.advance(2, torch.zeros(3, 3))
 
 
 def test_what_fits_trains(build: Build, memory: Callable[[float], Memory]) -> None:

@@ -281,6 +281,14 @@ def test_progress_runs_to_one() -> None:
     assert [seen.progress for seen in controller.seen] == [0.25, 0.5, 0.75, 1.0]
 
 
+def test_children_rest_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    population, rested = build(steps=3), list[int]()
+    monkeypatch.setattr(population.children, "rest", lambda: rested.append(population.step_count))
+    for _ in range(3):
+        population.step()
+    assert rested == [3]
+
+
 def test_a_long_history_keeps_every_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_HISTORY", 100)  # 8 steps of 3 children with 10 parameters are 240
     population, resumed = build(), build()

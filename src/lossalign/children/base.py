@@ -94,6 +94,10 @@ class Children(ABC):
             self.load_training_state(child, given[parent])
 
     @abstractmethod
+    def rest(self) -> None:
+        """Give back memory that only training needs; ``advance`` takes it again."""
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, the same form for every engine.
 

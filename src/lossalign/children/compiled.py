@@ -158,6 +158,11 @@ class CompiledChildren(StackedChildren):
             step()
         return graph.replay
 
+    def rest(self) -> None:
+        """Let the captured step go: a CUDA graph holds the activations of an iteration for itself alone."""
+        self._replay, self._drawn = None, ()
+        super().rest()
+
     def _changing(self) -> list[Tensor]:
         return [*self._state.values(), *self._momenta, *self._averaged.values()]
 

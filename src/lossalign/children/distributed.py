@@ -68,6 +68,10 @@ class DistributedChildren(Children):
         if self._owner(child) == self.ranks.rank:
             self.local.load_training_state(child - self._mine.start, state)
 
+    def rest(self) -> None:
+        """Each rank gives back its own memory."""
+        self.local.rest()
+
     def _owner(self, child: int) -> int:
         return next(rank for rank, rows in enumerate(self._shards) if child < rows.stop)
 

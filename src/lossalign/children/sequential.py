@@ -106,6 +106,9 @@ class SequentialChildren(Children):
         momenta = [state["momenta"][name] for name in _trained_names(self._models[child])]
         self._momenta[child] = copied(momenta, self._device)
 
+    def rest(self) -> None:
+        """Nothing is held between iterations."""
+
     def state_dict(self) -> dict[str, Any]:
         """Every child's weights, momenta, averages, best weights, stream and random state."""
         return {

@@ -116,7 +116,10 @@ class StackedChildren(Children):
             fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
         except torch.OutOfMemoryError:
             pass
-        advice = f"about {fit} would: train fewer" if fit else "not even one does: use a smaller model"
+        if fit >= self.count:
+            advice = f"about {fit} would if nothing else were there: end what else uses it, train fewer"
+        else:
+            advice = f"about {fit} would: train fewer" if fit else "not even one does: use a smaller model"
         return (
             f"children: {self.count} at once (of all methods and seeds) do not fit into {total / 2**30:.0f} GB of GPU "
             f"memory; {advice}, or use smaller batches."
@@ -214,6 +217,12 @@ class StackedChildren(Children):
         at = parents.to(self._device)
         for tensor in (*self._state.values(), *self._averaged.values(), *self._momenta):
             tensor.copy_(tensor[at])
+
+    def rest(self) -> None:
+        """Forget the stacked inputs; memory that nobody uses goes back to the GPU."""
+        self._kept = []
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _load(self, mine: State, child: int, theirs: dict[str, Tensor]) -> None:
         for name, stacked in self._lift.names.items():

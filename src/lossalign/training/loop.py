@@ -153,6 +153,8 @@ class Population:
         if self.step_count % self._stride == 0:
             self._history.append(phi.cpu())
         self.step_count += 1
+        if self.step_count == self.steps:
+            self.children.rest()
         return StepRecord(
             step=self.step_count,
             iteration=self.children.iteration,
