@@ -101,8 +101,10 @@ def test_compare_prints_json_when_asked(tmp_path, capsys):
     assert result["rows"]["ala"]["policies"] == 2
 
 
-def test_compare_says_whether_ala_won(tmp_path, capsys):
+@pytest.mark.parametrize("walk", ["random-walk", "random-walk:children=1"])
+def test_compare_says_whether_ala_won_and_whether_there_is_anything_to_learn(walk, tmp_path, capsys):
     args = ["compare", "digits-lt", *SMALL, "--iterations", "200", "--out", str(tmp_path / "run")]
+    args += ["--methods", "fixed", walk, "ala"]
     assert run_command(args) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "points against fixed:" in said

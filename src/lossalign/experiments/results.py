@@ -17,7 +17,7 @@ from lossalign.core import Ranks
 from lossalign.experiments.analysis import Learnable, learnable
 from lossalign.experiments.folder import LEDGER, RunFolder, command
 from lossalign.experiments.gallery import Shown, best_of, shown_children, write_gallery
-from lossalign.experiments.methods import entry
+from lossalign.experiments.methods import METHODS, entry
 from lossalign.experiments.populations import Arm, Experiment
 from lossalign.experiments.score import Array, Scores, kept, score
 from lossalign.experiments.statistics import Paired, table
@@ -226,8 +226,9 @@ def _write_best(folder: RunFolder, experiment: Experiment, best: Shown) -> Path:
 
 
 def _learnable(folder: RunFolder, experiment: Experiment) -> Learnable | None:
-    """R² along the random walk, over all its policies."""
-    arms = [arm for arm in experiment.arms if arm.method == "random-walk"]
+    """R² along the random walk, over all its policies; not of one with switches of its own."""
+    written = [(arm, entry(arm.method)) for arm in experiment.arms]
+    arms = [arm for arm, one in written if one.method is METHODS["random-walk"] and not one.switches]
     if not arms:
         return None
     name = arms[0].population
