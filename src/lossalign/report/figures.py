@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossalign.report.folder import Array, Curves, PhiGroup, SavedRun, finite_mean, read_groups
-from lossalign.report.style import FRAME, GRID, INK, SOFT, dress, method_colours, new_figure, save
+from lossalign.report.style import FRAME, GRID, INK, SOFT, as_label, dress, method_colours, new_figure, save
 
 try:
     from matplotlib import colormaps
@@ -131,9 +131,9 @@ def _draw_ends(axes: Axes, methods: dict[str, Curves], colours: dict[str, str], 
         axes.text(1.03, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=10, color=colour)
     last = max(curves.iterations[-1] for curves in methods.values())
     dress(axes, f"after {last:,.0f} iterations")
-    axes.set_yticks(range(len(order)), order, parse_math=False, fontsize=11, fontweight="bold")
+    axes.set_yticks(range(len(order)), [as_label(name) for name in order], parse_math=False, fontweight="bold")
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
-        label.set_color(colours[name])
+        label.set(color=colours[name], fontsize=8.5 if "\n" in label.get_text() else 11)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(order) - 0.4, -0.6)
     low, high, outside = _end_limits(list(methods.values()))

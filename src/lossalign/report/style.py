@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 from lossalign.core.errors import InputError
@@ -18,6 +20,7 @@ except ImportError as error:
 
 INK, SOFT, FRAME, GRID = "#222222", "#5f5f5f", "#bbbbbb", "#e4e4e4"
 _FIXED = "#7f7f7f"
+_LETTERS = 30
 # Okabe and Ito's colours without yellow and black, then three of Paul Tol's
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
 
@@ -26,6 +29,20 @@ def method_colours(methods: list[str]) -> dict[str, str]:
     """Grey for ``fixed``; the first colour for ``ala``, so that it looks alike in every picture."""
     others = sorted((name for name in methods if name != "fixed"), key=lambda name: name != "ala")
     return {"fixed": _FIXED} | {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(others)}
+
+
+def as_label(method: str) -> str:
+    """A method's name for a narrow margin: of a policy's file its folder and name, on two lines if it is long.
+
+    Example:
+        >>> print(as_label("ala:policy=runs/lfw/policy-302.safetensors,freeze=true,children=2"))
+        ala:policy=lfw/policy-302,
+        freeze=true, children=2
+    """
+    short = re.sub(r"(?<=:policy=)(?:[^,]*/)?([^,/]*/[^,/]*)\.safetensors", r"\1", method)
+    if len(short) <= _LETTERS:
+        return short
+    return textwrap.fill(short.replace(",", ", "), _LETTERS, max_lines=2, placeholder=" …", break_on_hyphens=False)
 
 
 def new_figure(title: str, height: float) -> Figure:
