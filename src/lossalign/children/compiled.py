@@ -142,7 +142,8 @@ class CompiledChildren(StackedChildren):
         stream = torch.cuda.Stream(self._device) if on_gpu else None
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream) if on_gpu else nullcontext():
+        with torch.cuda.stream(stream) if on_gpu else nullcontext(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # another stream on purpose
             for _ in range(3):
                 seen = self._seen(step, before)
         if stream is not None:
