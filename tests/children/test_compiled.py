@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -143,6 +144,22 @@ def test_children_that_rested_go_on_as_if_they_had_not(compiled: Both, offsets: 
     assert children._replay is None
     torch.testing.assert_close(children.advance(3, -offsets(3)), eager.advance(3, -offsets(3)), rtol=1e-5, atol=1e-6)
     assert_same(children, eager)
+
+
+def test_torchs_remark_on_streams_is_kept_from_users(
+    compiled: Both, offsets: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def captured(step: Callable[[], None], before: list[Tensor], expected: list[Tensor]) -> Callable[[], None]:
+        for sentence in ("The AccumulateGrad node's stream does not match the stream of the node", "something else"):
+            warnings.warn(sentence, stacklevel=2)
+        return step
+
+    children, _ = compiled(norms)
+    monkeypatch.setattr(children, "_captured", captured)
+    children.advance(1, offsets(3))
+    said = [str(warning.message) for warning in recwarn]
+    assert "something else" in said
+    assert not any("AccumulateGrad" in sentence for sentence in said)
 
 
 def test_preparing_trains_nothing(compiled: Both, offsets: Callable[..., Tensor]) -> None:

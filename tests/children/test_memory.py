@@ -1,4 +1,4 @@
-"""Children that do not fit get an error that says how many would; those that are trained make room for others."""
+"""Children that do not fit get an error that says how many would, and whether it is others who take the room."""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ class CompiledChildren(StackedChildren):
         try:
             expected = self._seen(eager, before)
             step = self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
-            self._replay = self._captured(step, before, expected)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # other streams on purpose
+                self._replay = self._captured(step, before, expected)
             self._say(f"compiled in {time.monotonic() - began:.0f} s.")
         except torch.OutOfMemoryError:
             raise
@@ -142,8 +144,7 @@ class CompiledChildren(StackedChildren):
         stream = torch.cuda.Stream(self._device) if on_gpu else None
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream) if on_gpu else nullcontext(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # another stream on purpose
+        with torch.cuda.stream(stream) if on_gpu else nullcontext():
             for _ in range(3):
                 seen = self._seen(step, before)
         if stream is not None:

@@ -116,10 +116,12 @@ class StackedChildren(Children):
             fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
         except torch.OutOfMemoryError:
             pass
-        if fit >= self.count:
-            advice = f"about {fit} would if nothing else were there: end what else uses it, train fewer"
+        if not fit:
+            advice = "not even one does: use a smaller model"
+        elif fit < self.count:
+            advice = f"about {fit} would: train fewer"
         else:
-            advice = f"about {fit} would: train fewer" if fit else "not even one does: use a smaller model"
+            advice = f"about {fit} would if nothing else were there: end what else uses it, train fewer"
         return (
             f"children: {self.count} at once (of all methods and seeds) do not fit into {total / 2**30:.0f} GB of GPU "
             f"memory; {advice}, or use smaller batches."

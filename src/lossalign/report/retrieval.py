@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossalign.core.errors import RunFolderError
-from lossalign.report.style import GRID, INK, SOFT, dress, method_colours, new_figure, save
+from lossalign.report.style import GRID, INK, SOFT, as_label, dress, method_colours, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,6 @@ _RIGHT, _WRONG = "#009E73", "#D55E00"
 # a tile is 1 wide; from tile to tile, between blocks of tiles, and for the name of a class
 _STEP, _BETWEEN, _NAME = 1.22, 0.5, 2.9
 _LETTERS, _LINES = 18, 3
-_TITLE = 24
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,9 @@ def neighbours_figure(run: Path) -> Path:
     colours = method_colours(found.methods)
     for method, name in enumerate(found.methods):
         left = first + method * block
-        _write(axes, left, -0.25, _cut(name), fontsize=12, fontweight="bold", color=colours[name])
-        _write(axes, left + (count - 1) * _STEP + 1, -0.25, found.score(method), ha="right", color=INK)
+        title = {"fontsize": 12, "fontweight": "bold", "color": colours[name]}
+        _write(axes, left, -0.18, as_label(name), va="bottom", **title)
+        _write(axes, left + (count - 1) * _STEP + 1, -0.18, found.score(method), ha="right", va="bottom", color=INK)
         for row, column in np.ndindex(queries, count):
             x, y = left + column * _STEP, row * _STEP
             _draw_image(axes, images[neighbours[method, row, column]], x, y)
@@ -147,7 +147,7 @@ def distances_figure(run: Path) -> Path:
     for axes, (name, counts) in zip(row, panels.items(), strict=True):
         _draw_pairs(axes, counts, edges)
         cut = f", peak {100 * peaks[name]:.0f} %" if peaks[name] > top else ""
-        dress(axes, f"{_cut(name)}: overlap {100 * overlap(counts):.0f} %{cut}")
+        dress(axes, f"{as_label(name)}\noverlap {100 * overlap(counts):.0f} %{cut}")
         axes.yaxis.grid(True, color=GRID, linewidth=0.8)
         axes.set_xlabel("distance between embeddings of length 1")
     row[0].set(xlim=(edges[0], edges[-1]), ylim=(0, top), ylabel="share of the pairs")
@@ -210,16 +210,6 @@ def _caption(found: Found) -> str:
         f"A query, then its nearest neighbours among {found.seen}: ✓ of its class, ✗ of another. Best child of "
         f"seed\u00a0{found.arrays['seed']}. Queries: spread over the classes; two with a wrong first neighbour, if any."
     )
-
-
-def _cut(method: str) -> str:
-    """A method's name, no longer than there is room beside its score; its beginning and its end tell it from others.
-
-    Example:
-        >>> _cut("ala:policy=runs/train-digits-retrieval/policy-300.safetensors,freeze=true")
-        'ala:policy=…,freeze=true'
-    """
-    return method if len(method) <= _TITLE else f"{method[: _TITLE // 2 - 1]}…{method[-_TITLE // 2 :]}"
 
 
 def _short(name: str) -> str:

@@ -32,7 +32,7 @@ def method_colours(methods: list[str]) -> dict[str, str]:
 
 
 def as_label(method: str) -> str:
-    """A method's name for a narrow margin: of a policy's file its folder and name, on two lines if it is long.
+    """A method's name as pictures show it: of a policy's file its folder and name, on two lines if it is long.
 
     Example:
         >>> print(as_label("ala:policy=runs/lfw/policy-302.safetensors,freeze=true,children=2"))
