@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # One torch thread per process: two collapse on a busy two-core machine.
 export OMP_NUM_THREADS = 1
+ifndef SEED
+SEED := $(shell date +%s)
+endif
 
 .PHONY: setup demo test test-slow format clean
 
@@ -25,8 +28,12 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
 
+# The slow tests, then the fast ones in random order and on fresh examples; `make test-slow SEED=N` repeats them.
 test-slow: setup
 	$(BIN)/pytest -n 2 -m slow
+	@echo "SEED=$(SEED) of the order and of the examples"
+	HYPOTHESIS_PROFILE=fresh $(BIN)/pytest -n 2 --hypothesis-seed=$(SEED) \
+		-p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,8 +1,8 @@
-"""An outside reference for tables: scikit-learn's gradient boosting on the splits that ``lossalign compare`` uses.
+"""A reference for tables: scikit-learn's gradient boosting on the splits that ``lossalign compare`` uses.
 
     python benchmarks/boosting.py TABLE.npz [--metric aucpr-binary] [--seed 0] [--seeds 5] [--fraction 0.2]
 
-Trains on the training part alone, as the children do, with the library's defaults; scores the test part of every seed.
+Trains on the train split only, as the children do, with scikit-learn's defaults; scores the test split of every seed.
 """
 
 import argparse
@@ -10,15 +10,15 @@ import argparse
 import numpy as np
 import torch
 from common import table
+from lossalign.experiments.populations import load_source, make_splits
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from lossalign.experiments.populations import load_source, make_splits
 from lossalign.experiments.recipes import recipe_for
 from lossalign.metrics import metric_named
 
 
 def scored(config, examples, seed):
-    """The metric of gradient boosting on one seed's test part."""
+    """The metric of gradient boosting on one seed's test split."""
     splits = make_splits(config, examples, None, seed)
     train, test = splits.train.load(), splits.test.load()
     model = HistGradientBoostingClassifier(random_state=seed)
@@ -35,13 +35,13 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--fraction", type=float, default=0.2)
     given = parser.parse_args()
-    config = recipe_for(f"table:{given.table}", metric=given.metric, validation_fraction=given.fraction)
+    config = recipe_for(f"table:{given.table}", metric=given.metric, held_out_fraction=given.fraction)
     examples = load_source(config).examples
     seeds = range(given.seed, given.seed + given.seeds)
     values = [scored(config, examples, seed) for seed in seeds]
     rows = [("mean", f"{100 * np.mean(values):.2f}")]
     rows += [(seed, f"{100 * value:.2f}") for seed, value in zip(seeds, values, strict=True)]
-    table(f"{given.metric} % of gradient boosting on the test part", rows)
+    table(f"{given.metric} % of gradient boosting on the test split", rows)
 
 
 if __name__ == "__main__":

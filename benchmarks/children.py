@@ -1,10 +1,10 @@
-"""The price of children: one training iteration of N on each engine, beside what a user would do instead.
+"""Time of one training iteration of N children on each engine, compared with plain PyTorch.
 
     python benchmarks/children.py [--device cpu | cuda] [--children 10] [--models resnet32 ...] [--profile]
 
-Instead, a user would train plain eager PyTorch (here in its fastest memory format, and on a batch made beforehand,
-which favours it), torch.compile it, or start one process for each child. Ours includes drawing, cropping and mirroring
-the batches, the adaptive loss and the averages of the weights. On a GPU everything is bfloat16 autocast; on a CPU our
+Plain PyTorch is eager (in its fastest memory format, and on a batch made beforehand, which favours it), with
+torch.compile, or with one process for each child. The engines include drawing, cropping and mirroring
+the batches, the adaptive loss and the averages of the weights. On a GPU everything is bfloat16 autocast; on a CPU the
 engines and the eager child have one thread, and the processes share all cores. Takes about eight minutes on a CPU.
 
 Prints a table, and as its last line JSON with the ratios, hardware and versions.
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from common import images, last_line, members, seconds, table, wait
 
-from lossalign.children import Recipe, SequentialChildren, make_children
+from lossalign.children import Optimisation, SequentialChildren, make_children
 from lossalign.losses import AlignedLoss
 
 SHAPES = {"mlp-16": ((1, 8, 8), 32), "mlp-64-64": ((30,), 128), "small-cnn": ((1, 8, 8), 32)}
@@ -74,24 +74,24 @@ def eager(name, device):
 def engines(name, children, device):
     """One iteration of N children on each engine, and of one child alone."""
     model, (shape, batch) = case(name)
-    data, loss, recipe = (
+    data, loss, optimisation = (
         images(shape),
         AlignedLoss(10).to(device),
-        Recipe(iterations=10_000, learning_rate=0.01, precision="bfloat16" if device == "cuda" else "float32"),
+        Optimisation(iterations=10_000, learning_rate=0.01, precision="bfloat16" if device == "cuda" else "float32"),
     )
     many = members(model, data, batch, children, device)
     phi = loss.spec.initial.expand(children, -1)
     works = {}
     if device == "cuda":
-        one = make_children(many[:1], loss, recipe, device=device)
+        one = make_children(many[:1], loss, optimisation, device=device)
         works["one compiled child"] = lambda n: one.advance(n, phi[:1])
-        ours = make_children(many, loss, recipe, device=device)
+        ours = make_children(many, loss, optimisation, device=device)
         works[f"auto: {ours.engine}"] = lambda n: ours.advance(n, phi)
         return works
-    sequential = SequentialChildren(many, loss, recipe, device)
+    sequential = SequentialChildren(many, loss, optimisation, device)
     works["sequential"] = lambda n: sequential.advance(n, phi)
     for engine in ("vmap", "fused", "auto"):
-        ours = make_children(many, loss, recipe, engine=engine, device=device)
+        ours = make_children(many, loss, optimisation, engine=engine, device=device)
         label = f"auto: {ours.engine.split(',')[0]}" if engine == "auto" else engine
         works[label] = lambda n, ours=ours: ours.advance(n, phi)
     return works
@@ -107,7 +107,7 @@ def processes(name, children, device):
 
 
 def as_one_child(name, device, start):
-    """What each of those processes does: wait for the others, train for five seconds, print seconds an iteration."""
+    """The work of each process: wait for the others, train for five seconds, print the seconds of an iteration."""
     step = eager(name, device)
     time.sleep(max(0.0, start - time.time()))
     began, done = time.perf_counter(), 0
@@ -119,7 +119,7 @@ def as_one_child(name, device, start):
 
 
 def profile(work, device, iterations=5):
-    """The kernels that take the time."""
+    """Print the kernels that take the most time."""
     from torch.profiler import ProfilerActivity, profile
 
     work(iterations)

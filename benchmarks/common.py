@@ -1,4 +1,4 @@
-"""What the benchmarks share: the same children, the same clock, the same last line."""
+"""Helpers of the benchmarks: children, timing, tables and the last line."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def wait(device):
 
 
 def seconds(works, device, rounds=5):
-    """Median seconds of each ``work()``; they take turns, so that a busy machine slows all of them."""
+    """Median seconds of each ``work()``; they alternate, so that other load slows all of them."""
     times = {name: [] for name in works}
     for work in works.values():
         work()

@@ -1,9 +1,9 @@
-"""One model in its own loop: does the aligner help it? Paired seeds, the same batches, the same selection of weights.
+"""Gain of ``Aligner`` for one model in its own loop, over paired seeds with the same batches and selection of weights.
 
     python benchmarks/one_child.py [RUN]
 
-Digits with ten times fewer images of 5 … 9; balanced error of the best averaged weights on images nobody looked at.
-With the folder of a run, its policies are tried too, another one for each seed: the unit of replication is one policy.
+Digits with ten times fewer images of 5 … 9; balanced error of the best averaged weights on images not used otherwise.
+With the folder of a run, its policies are used too, another one for each seed: the unit of replication is one policy.
 """
 
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lossalign.experiments.statistics import paired
 
 import lossalign as la
 from lossalign.control.state import StateLayout
 from lossalign.core import generator
 from lossalign.data import load_digits
-from lossalign.experiments.statistics import paired
 
 
 def never_moving():
@@ -62,12 +62,12 @@ def main():
     policies = sorted(Path(sys.argv[1]).glob("policy-*.safetensors")) if len(sys.argv) > 1 else []
     seeds = range(200, 200 + (len(policies) or 8))
     arms = {
-        "fixed": lambda seed: {"policy": never_moving(), "learn": False},
-        "fresh policy, learning": lambda seed: {"policy": "fresh"},
+        "fixed": lambda seed: {"controller": never_moving(), "learn": False},
+        "fresh policy, learning": lambda seed: {"controller": "fresh"},
     }
     if policies:
-        arms["given policy, frozen"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200]), "learn": False}
-        arms["given policy, learning"] = lambda seed: {"policy": la.Policy.load(policies[seed - 200])}
+        arms["given policy, frozen"] = lambda seed: {"controller": la.Policy.load(policies[seed - 200]), "learn": False}
+        arms["given policy, learning"] = lambda seed: {"controller": la.Policy.load(policies[seed - 200])}
     result = {}
     for epochs in (20, 60):
         errors = {name: np.array([test_error(s, epochs, **make(s)) for s in seeds]) for name, make in arms.items()}

@@ -1,10 +1,10 @@
-"""What the adaptive loss costs beside training itself.
+"""The cost of the adaptive loss compared with training alone.
 
     python benchmarks/overhead.py [cpu | cuda] [controller | alignment]
 
-Alignment: one step of K iterations with ALA (one evaluation of the reward split, as the default preset asks for, or
-three, and one of the selection split; the controller learns) beside the same K iterations alone, and beside the same
-with one evaluation of the selection split, which picking the best weights costs without ALA too. On a GPU: ResNet-32,
+Alignment: one step of K iterations with ALA (one evaluation of the validation split, as in the default preset, or
+three, and one of the selection split; the controller learns) compared with the same K iterations alone, and with
+one evaluation of the selection split, which picking the best weights needs without ALA too. On a GPU: ResNet-32,
 batch 128, K = 200, 5,000 validation images, one child and ten; on a CPU: a small CNN on 8×8 images, batch 32, K = 50,
 500 validation images.
 
@@ -25,7 +25,7 @@ from dataclasses import replace
 import torch
 from common import controller, images, last_line, members, seconds, table, wait
 
-from lossalign.children import Recipe, make_children
+from lossalign.children import Optimisation, make_children
 from lossalign.control import default
 from lossalign.core import generator
 from lossalign.losses import AlignedLoss
@@ -74,7 +74,7 @@ def controller_row(classes, device, held=0.0):
         errors = measure(metric, outputs, targets, 1)
         return observe(loss, metric, outputs, targets, errors, progress=0.5, device=device)
 
-    for _ in range(default().replay + default().returns + 1):
+    for _ in range(default().replay + default().horizon + 1):
         ours.step(look())
     looking, seen = milliseconds(look, device)
     stepping, _ = milliseconds(lambda: ours.step(seen), device)
@@ -103,8 +103,8 @@ def alignment_row(children, device):
     )
     loss = AlignedLoss(10).to(device)
     precision = "bfloat16" if device.type == "cuda" else "float32"
-    recipe = Recipe(iterations=100_000, learning_rate=0.01, precision=precision)
-    ours = make_children(members(model, images(shape), batch, children, device), loss, recipe, device=device)
+    optimisation = Optimisation(iterations=100_000, learning_rate=0.01, precision=precision)
+    ours = make_children(members(model, images(shape), batch, children, device), loss, optimisation, device=device)
     inputs = torch.randn(samples, *shape, generator=generator(0, "validation"))
     validation = [LabelledSet(inputs.to(device), (torch.arange(samples) % 10).to(device))] * children
 
@@ -115,7 +115,7 @@ def alignment_row(children, device):
             [controller(loss, children, preset)],
             loss=loss,
             metric=BalancedError(),
-            reward=validation,
+            validation=validation,
             selection=validation,
             preset=preset,
             every=every,

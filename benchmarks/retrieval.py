@@ -1,4 +1,4 @@
-"""What Recall@1, 10 and 100 cost, beside the whole matrix of distances and beside faiss.
+"""The cost of Recall@1, 10 and 100, compared with the whole matrix of distances and with faiss.
 
     python benchmarks/retrieval.py [cpu | cuda] [SAMPLES]
 
@@ -75,7 +75,7 @@ def resident():
 
 
 def grown(name, samples):
-    """What this process grows by when it does the work; a little work first brings in the libraries."""
+    """What this process grows by when it does the work; a small run first loads the libraries."""
     torch.set_num_threads(1)
     WORKS[name](*unit_embeddings(500, "cpu"))
     embeddings, labels = unit_embeddings(samples, "cpu")

@@ -3,8 +3,8 @@
     python benchmarks/scaling.py [cpu | cuda] [PICTURE.png]
 
 Children: one training iteration of ResNet-32 at batch 128 on a GPU, of an MLP on 8×8 images at batch 32 on a CPU, on
-the engine that ``auto`` chooses, not compiled. Classes: one look at 5,000 validation outputs and one controller step,
-pairs off and on. Validation: evaluating one child, its metric and statistics.
+the engine that ``auto`` chooses, not compiled. Classes: one observation of 5,000 validation outputs and one controller
+step, pairs off and on. Validation: evaluating one child, its metric and statistics.
 
 Prints tables; as its last line JSON with, for each, the largest growth of the cost over the growth of the size (1 is
 linear), hardware and versions; and draws the curves.
@@ -16,7 +16,7 @@ import sys
 import torch
 from common import controller, images, last_line, members, seconds, table
 
-from lossalign.children import Recipe, make_children
+from lossalign.children import Optimisation, make_children
 from lossalign.control import default
 from lossalign.core import generator
 from lossalign.losses import AlignedLoss
@@ -24,8 +24,8 @@ from lossalign.metrics import BalancedError
 from lossalign.training.observe import measure, observe
 
 
-def recipe(device):
-    return Recipe(iterations=400, learning_rate=0.01, precision="bfloat16" if device == "cuda" else "float32")
+def optimisation(device):
+    return Optimisation(iterations=400, learning_rate=0.01, precision="bfloat16" if device == "cuda" else "float32")
 
 
 def by_children(device):
@@ -33,14 +33,14 @@ def by_children(device):
     model, shape, batch = ("resnet32", (3, 32, 32), 128) if device == "cuda" else ("mlp-16", (1, 8, 8), 32)
     data, loss, found = images(shape), AlignedLoss(10).to(device), {}
     for number in (1, 2, 4, 8, 16, 32):
-        ours = make_children(members(model, data, batch, number, device), loss, recipe(device), device=device)
+        ours = make_children(members(model, data, batch, number, device), loss, optimisation(device), device=device)
         phi = loss.spec.initial.expand(number, -1)
         found[number] = seconds({"": lambda ours=ours, phi=phi: ours.advance(5, phi)}, device)[""] / 5
     return found
 
 
 def by_classes(device, groups):
-    """Seconds of one look and one controller step of one child."""
+    """Seconds of one observation and one controller step of one child."""
     found = {}
     for classes in (10, 30, 100, 300, 1000):
         draw = generator(0, "scaling", classes)
@@ -54,7 +54,7 @@ def by_classes(device, groups):
             errors = measure(metric, outputs, targets, 1)
             mover.step(observe(loss, metric, outputs, targets, errors, progress=0.5, device=where))
 
-        for _ in range(default().replay + default().returns + 1):
+        for _ in range(default().replay + default().horizon + 1):
             step()
         found[classes] = seconds({"": step}, device, rounds=3)[""]
     return found
@@ -64,7 +64,7 @@ def by_samples(device):
     """Seconds of evaluating one child: forward pass, metric and statistics."""
     model, shape = ("resnet32", (3, 32, 32)) if device == "cuda" else ("mlp-16", (1, 8, 8))
     loss, metric, found = AlignedLoss(10).to(device), BalancedError(), {}
-    child = make_children(members(model, images(shape), 128, 1, device), loss, recipe(device), device=device)
+    child = make_children(members(model, images(shape), 128, 1, device), loss, optimisation(device), device=device)
     for samples in (1000, 3000, 10_000, 30_000, 100_000):
         inputs = torch.randn(samples, *shape, generator=generator(0, "samples"))
         inputs, targets = inputs.to(device), (torch.arange(samples) % 10)[None].to(device)

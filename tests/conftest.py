@@ -1,4 +1,8 @@
-"""One torch thread a worker; properties are checked on the same examples every time, and without a clock."""
+"""One torch thread a worker; properties are checked without a clock.
+
+The profile ``steady`` checks the same examples every time; ``HYPOTHESIS_PROFILE=fresh`` draws new ones, which
+``--hypothesis-seed`` repeats (`make test-slow` prints its seed).
+"""
 
 import os
 import subprocess
@@ -10,7 +14,8 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)
-settings.load_profile("steady")
+settings.register_profile("fresh", deadline=None, database=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 AND_LEAVE = """

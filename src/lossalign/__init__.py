@@ -5,18 +5,24 @@ loss = aligner(model(x), y)
 aligner.step(model)
 """
 
-from lossalign import metrics
+from importlib import metadata as _metadata
+
+from lossalign import losses, metrics
+from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper
 from lossalign.core import (
     CheckpointError,
+    Controller,
     InputError,
+    Interrupted,
     LossalignError,
     NonFiniteError,
+    Observation,
     ParameterGroup,
     ParameterSpec,
+    RankError,
     RunFolderError,
 )
-from lossalign.experiments import fit
 from lossalign.losses import (
     AdaptiveLoss,
     AlignedLoss,
@@ -26,24 +32,32 @@ from lossalign.losses import (
 )
 from lossalign.training import Aligner
 
+__version__ = _metadata.version("lossalign")
+
 __all__ = [
     "AdaptiveLoss",
     "AlignedLoss",
     "Aligner",
     "CheckpointError",
     "ClassCorrelationLoss",
+    "Controller",
     "DistanceMixtureLoss",
     "FocalWeightingLoss",
     "InputError",
+    "Interrupted",
     "LossalignError",
     "NonFiniteError",
+    "Observation",
     "ParameterGroup",
     "ParameterSpec",
     "Policy",
     "Preset",
+    "RankError",
     "RunFolderError",
+    "__version__",
     "default",
     "fit",
+    "losses",
     "metrics",
     "paper",
 ]

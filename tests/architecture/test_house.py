@@ -1,6 +1,7 @@
 """The house rules: what is public, what README and docs promise, and that examples run."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,19 +9,33 @@ from pathlib import Path
 import pytest
 
 import lossalign
+from lossalign.cli.flags import parse
+from lossalign.cli.listing import POLICIES, REGISTRIES
+from lossalign.experiments import TASKS, configure
+from lossalign.experiments.families import families
+from lossalign.metrics import metric_named
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+MODULES = {
+    name: code
+    for page in PAGES
+    for name, code in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+}
+"""Files whose code a page shows, by name."""
 
 
 def test_the_public_names_are_these():
     assert sorted(lossalign.__all__) == [
-        *("AdaptiveLoss", "AlignedLoss", "Aligner", "CheckpointError", "ClassCorrelationLoss", "DistanceMixtureLoss"),
-        *("FocalWeightingLoss", "InputError"),
-        *("LossalignError", "NonFiniteError", "ParameterGroup", "ParameterSpec", "Policy", "Preset", "RunFolderError"),
-        *("default", "fit", "metrics", "paper"),
+        *("AdaptiveLoss", "AlignedLoss", "Aligner", "CheckpointError", "ClassCorrelationLoss", "Controller"),
+        *("DistanceMixtureLoss", "FocalWeightingLoss", "InputError", "Interrupted", "LossalignError"),
+        *("NonFiniteError", "Observation", "ParameterGroup", "ParameterSpec", "Policy", "Preset", "RankError"),
+        *("RunFolderError", "__version__", "default", "fit", "losses", "metrics", "paper"),
     ]
-    assert len(lossalign.__all__) <= 20
+    assert len([name for name in lossalign.__all__ if name != "__version__"]) <= 24
+    assert all(hasattr(lossalign, name) for name in lossalign.__all__)
 
 
 def test_importing_the_library_brings_no_plotting_no_oracle_and_no_command_line():
@@ -41,32 +56,62 @@ def test_the_own_loop_is_at_most_25_lines():
     assert len(lines) <= 25
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@each_page
 def test_links_of_a_page_lead_somewhere(page):
-    for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
+    for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_commands_of_a_page_are_understood(page, monkeypatch, tmp_path):
-    """Every `lossalign …` command in a page parses: task, flags, methods and values are known."""
+@pytest.fixture
+def at_home(monkeypatch, tmp_path):
+    """A folder like a user's: the recipes are there, and the data that one of them names."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    (tmp_path / "data/tiny-imagenet-40/train").mkdir(parents=True)  # a recipe names it
+    (tmp_path / "data/tiny-imagenet-40/train").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    from lossalign.cli.flags import parse
-    from lossalign.experiments.families import families
-    from lossalign.metrics import metric_named
 
-    for line in re.findall(r"^lossalign (?:train|compare) .+$", page.read_text().replace("\\\n", " "), re.MULTILINE):
-        _, command, task, *args = line.split()
+
+@each_page
+def test_commands_of_a_page_are_understood(page, at_home):
+    """Every `lossalign …` command in a page parses: task, flags, methods and values are known."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for name, code in MODULES.items():  # the commands name some of them
+        Path(name).write_text(code, encoding="utf-8")
+    for line in re.findall(r"^(?:\$ )?lossalign (?:train|compare) .+$", text, re.MULTILINE):
+        _, command, task, *args = shlex.split(line.removeprefix("$ "), comments=True)
         if not task.startswith(("table:", "images:")):
-            config = parse(command, task, args).config()
+            config = parse(command, task, args).config
             assert families(config)
             metric_named(config.metric, 10)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_that_a_page_shows_runs(name, tmp_path):
+    (tmp_path / name).write_text(MODULES[name], encoding="utf-8")
+    done = subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@each_page
+def test_lists_of_a_page_are_understood(page):
+    for words in re.findall(r"lossalign list ([a-z ]+)", page.read_text(encoding="utf-8")):
+        assert words.split()[0] in (*REGISTRIES, POLICIES), f"{page.name} says lossalign list {words}"
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+def test_a_recipe_is_understood(recipe, at_home):
+    config = configure(f"recipes/{recipe.name}")
+    assert config.task in TASKS or config.task.startswith(("table:", "images:"))
+    assert families(config)
+
+
+def test_the_tables_of_the_docs_are_those_of_the_results():
+    check = [sys.executable, str(ROOT / "docs" / "make_tables.py"), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_page
 def test_make_targets_of_a_page_exist(page):
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"`?make ([a-z-]+)`?$", page.read_text(), re.MULTILINE):
+    for target in re.findall(r"`?make ([a-z-]+)`?$", page.read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} names make {target}"

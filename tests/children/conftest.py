@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lossalign.children import Children, FusedChildren, Member, Recipe, SequentialChildren, VmapChildren
+from lossalign.children import Children, FusedChildren, Member, Optimisation, SequentialChildren, VmapChildren
 from lossalign.children.fused import FusedLift
 from lossalign.losses.aligned import aligned_loss
 from lossalign.models import MLP, ResNet, SmallCNN
@@ -57,7 +57,7 @@ def build(
     seeds: Sequence[int] = (0, 1, 2),
     dtype: torch.dtype = torch.float32,
     streams: list[Batches] | None = None,
-    **recipe: Any,
+    **optimisation: Any,
 ) -> Children:
     """Children with initial weights and batches of their own, given by ``seeds``."""
 
@@ -76,9 +76,9 @@ def build(
     def loss(outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         return aligned_loss(outputs, targets, b=phi)
 
-    settings = {"iterations": 20, "average": 0.8, **recipe}
+    settings = {"iterations": 20, "average_decay": 0.8, **optimisation}
     make = ENGINES[engine] if isinstance(engine, str) else engine
-    return make([member(seed) for seed in seeds], loss, Recipe(**settings))
+    return make([member(seed) for seed in seeds], loss, Optimisation(**settings))
 
 
 def offsets(children: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lossalign.children import (
     FusedChildren,
     Member,
-    Recipe,
+    Optimisation,
     SequentialChildren,
     VmapChildren,
     choose_engine,
@@ -74,8 +74,8 @@ def images(network: Callable[[], nn.Module], count: int, size: int = 8) -> list[
 
 
 def made(some: list[Member], **options: Any) -> Any:
-    recipe = Recipe(iterations=2, precision=options.pop("precision", "float32"))
-    return make_children(some, AlignedLoss(3), recipe, **options)
+    optimisation = Optimisation(iterations=2, precision=options.pop("precision", "float32"))
+    return make_children(some, AlignedLoss(3), optimisation, **options)
 
 
 def test_auto_is_fused_for_several_tiny_networks_and_leaves_them_as_they_were() -> None:
@@ -123,12 +123,12 @@ class OneByOne(AlignedLoss):
 
 
 def test_a_loss_that_cannot_be_lifted_trains_one_by_one() -> None:
-    children = make_children(members(), OneByOne(3), Recipe(iterations=2), compile="on")
+    children = make_children(members(), OneByOne(3), Optimisation(iterations=2), compile="on")
     assert isinstance(children, SequentialChildren)
     reason = "the loss is not vectorised, so children train one after another"
     assert children.engine == f"sequential, float32 (not fused: {reason})"
     assert children.advance(2, torch.zeros(3, 3)).isfinite().all()
-    alone = make_children(members(count=1), OneByOne(3), Recipe(iterations=2))
+    alone = make_children(members(count=1), OneByOne(3), Optimisation(iterations=2))
     assert alone.engine == "sequential, float32"
 
 
@@ -137,7 +137,7 @@ def test_forcing_an_engine_on_it_is_refused(engine: Any) -> None:
     with pytest.raises(
         InputError, match=f"engine='{engine}': it cannot compute this loss .*not vectorised.*; use auto"
     ):
-        make_children(members(), OneByOne(3), Recipe(iterations=2), engine=engine)
+        make_children(members(), OneByOne(3), Optimisation(iterations=2), engine=engine)
 
 
 @pytest.mark.parametrize("engine", ["vmap", "fused"])

@@ -140,7 +140,7 @@ def test_children_that_rested_go_on_as_if_they_had_not(compiled: Both, offsets: 
     children, eager = compiled(norms)
     for some in (children, eager):
         some.advance(2, offsets(3))
-        some.rest()
+        some.release_memory()
     assert children._replay is None
     torch.testing.assert_close(children.advance(3, -offsets(3)), eager.advance(3, -offsets(3)), rtol=1e-5, atol=1e-6)
     assert_same(children, eager)
@@ -227,7 +227,7 @@ def test_a_failing_compiler_is_one_warning_and_the_right_numbers(
     with pytest.warns(UserWarning, match="compiled") as said:
         children.advance(2, offsets(3))
     assert [str(warning.message) for warning in said] == [
-        "training is not compiled (RuntimeError: no C++ compiler); it goes on eagerly."
+        "training is not compiled (RuntimeError: no C++ compiler); it runs eagerly."
     ]
     children.advance(1, -offsets(3))
     eager.advance(2, offsets(3))
@@ -274,7 +274,9 @@ def test_wrong_losses_are_refused_with_one_warning(
 
     monkeypatch.setattr(torch, "compile", wrong)
     children, eager = compiled(norms)
-    with pytest.warns(UserWarning, match="training is not compiled .*its losses differ from the eager step's") as said:
+    with pytest.warns(
+        UserWarning, match="training is not compiled .*its losses differ from the eager iteration's"
+    ) as said:
         losses = children.advance(3, offsets(3))
     assert len(said) == 1
     torch.testing.assert_close(losses, eager.advance(3, offsets(3)))
@@ -287,7 +289,7 @@ def test_dropout_is_the_same_when_compiled(build: Build, offsets: Callable[..., 
 
 def test_dropout_under_vmap_is_not_compiled_and_draws_as_it_would(build: Build, offsets: Callable[..., Tensor]) -> None:
     children, eager = compiled_children(build, "vmap", drops), build("vmap", drops)
-    with pytest.warns(UserWarning, match="training is not compiled .*draws random numbers from torch's own stream"):
+    with pytest.warns(UserWarning, match="training is not compiled .*draws random numbers from torch's global stream"):
         losses = children.advance(2, offsets(3))
     assert torch.equal(losses, eager.advance(2, offsets(3)))
 

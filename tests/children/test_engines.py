@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lossalign.children import Children, FusedChildren, Member, Recipe, SequentialChildren, VmapChildren
+from lossalign.children import Children, FusedChildren, Member, Optimisation, SequentialChildren, VmapChildren
 from lossalign.core import InputError
 
 Build = Callable[..., Children]
@@ -195,7 +195,7 @@ def test_best_weights_are_those_of_the_chosen_and_then_stay(engine: str, build: 
 
 
 def test_the_average_is_of_raw_weights_and_buffers(engine: str, build: Build) -> None:
-    children = build(engine, "small-cnn", dtype=torch.float64, average=0.15)
+    children = build(engine, "small-cnn", dtype=torch.float64, average_decay=0.15)
     expected = {name: tensor.clone() for name, tensor in children.child_state(1, "raw").items()}
     for decay in (0.1, 0.15, 0.15):
         children.advance(1, torch.zeros(3, 3, dtype=torch.float64))
@@ -259,7 +259,7 @@ def test_the_members_models_are_left_alone(engine: str, build: Build) -> None:
 def test_no_children_are_refused(engine_class: Callable[..., Children]) -> None:
     none: list[Member] = []
     with pytest.raises(InputError, match="children=0: train at least 1"):
-        engine_class(none, lambda outputs, targets, phi: outputs, Recipe(iterations=1))
+        engine_class(none, lambda outputs, targets, phi: outputs, Optimisation(iterations=1))
 
 
 def test_heirs_go_on_from_their_parents_training_state(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.children import CompiledChildren, FusedChildren, Member, Recipe, SequentialChildren, VmapChildren
+from lossalign.children import CompiledChildren, FusedChildren, Member, Optimisation, SequentialChildren, VmapChildren
 from lossalign.children.fused import FusedLift
 from lossalign.children.vmapped import VmapLift
 from lossalign.core import InputError, generator
@@ -32,8 +32,8 @@ def members(model: str = "resnet8", batch: int = 64, count: int = 3) -> list[Mem
     return [member(child) for child in range(count)]
 
 
-def recipe(precision: str = "bfloat16") -> Recipe:
-    return Recipe(iterations=100, learning_rate=0.02, precision=precision)  # type: ignore[arg-type]
+def optimisation(precision: str = "bfloat16") -> Optimisation:
+    return Optimisation(iterations=100, learning_rate=0.02, precision=precision)  # type: ignore[arg-type]
 
 
 def offsets(count: int = 3) -> Tensor:
@@ -81,7 +81,7 @@ def test_fused_children_are_the_separate_ones_in_float32(model: str) -> None:
     torch.backends.cudnn.allow_tf32 = False
     some = members(model)
     fused, plain = (
-        kind(some, AlignedLoss(10), recipe("float32"), "cuda") for kind in (FusedChildren, SequentialChildren)
+        kind(some, AlignedLoss(10), optimisation("float32"), "cuda") for kind in (FusedChildren, SequentialChildren)
     )
     for _ in range(2):
         assert torch.allclose(fused.advance(2, offsets()), plain.advance(2, offsets()), rtol=1e-3)
@@ -90,8 +90,11 @@ def test_fused_children_are_the_separate_ones_in_float32(model: str) -> None:
 def test_the_captured_step_trains_as_the_eager_one_does() -> None:
     some, loss = members(), AlignedLoss(10).to("cuda")
     said: list[str] = []
-    compiled = CompiledChildren(some, loss, recipe(), "cuda", lift=FusedLift, say=said.append)
-    eager, plain = FusedChildren(some, loss, recipe(), "cuda"), SequentialChildren(some, loss, recipe(), "cuda")
+    compiled = CompiledChildren(some, loss, optimisation(), "cuda", lift=FusedLift, say=said.append)
+    eager, plain = (
+        FusedChildren(some, loss, optimisation(), "cuda"),
+        SequentialChildren(some, loss, optimisation(), "cuda"),
+    )
     for phi in (offsets(), -offsets(), 0 * offsets()):
         losses = [children.advance(10, phi) for children in (compiled, eager, plain)]
         assert torch.allclose(losses[0], losses[1], rtol=0.03)
@@ -103,15 +106,15 @@ def test_the_captured_step_trains_as_the_eager_one_does() -> None:
     assert difference(mine, theirs) < 0.1
     assert compiled._replay is replay
     state = compiled.state_dict()
-    resumed = CompiledChildren(members(), loss, recipe(), "cuda", lift=FusedLift)
+    resumed = CompiledChildren(members(), loss, optimisation(), "cuda", lift=FusedLift)
     resumed.load_state_dict(state)
     assert torch.equal(resumed.advance(5, offsets()), compiled.advance(5, offsets()))
 
 
 def test_vmapped_children_can_be_captured_too() -> None:
     some, loss = members("mlp-32"), AlignedLoss(10).to("cuda")
-    compiled = CompiledChildren(some, loss, recipe("float32"), "cuda", lift=VmapLift)
-    eager = VmapChildren(some, loss, recipe("float32"), "cuda")
+    compiled = CompiledChildren(some, loss, optimisation("float32"), "cuda", lift=VmapLift)
+    eager = VmapChildren(some, loss, optimisation("float32"), "cuda")
     assert torch.allclose(compiled.advance(10, offsets()), eager.advance(10, offsets()), rtol=1e-3)
 
 
@@ -119,19 +122,19 @@ def test_vmapped_children_can_be_captured_too() -> None:
 @pytest.mark.parametrize("kind", [DistanceMixtureLoss, FocalWeightingLoss])
 def test_the_captured_step_trains_embeddings_too(kind: type[EmbeddingLoss], framework: str) -> None:
     some, loss, said = members("embedding-cnn+unit"), kind(framework), list[str]()  # type: ignore[call-arg]
-    compiled = CompiledChildren(some, loss, recipe("float32"), "cuda", lift=FusedLift, say=said.append)
-    eager, phi = FusedChildren(some, loss, recipe("float32"), "cuda"), loss.spec.initial.expand(3, -1)
+    compiled = CompiledChildren(some, loss, optimisation("float32"), "cuda", lift=FusedLift, say=said.append)
+    eager, phi = FusedChildren(some, loss, optimisation("float32"), "cuda"), loss.spec.initial.expand(3, -1)
     assert torch.allclose(compiled.advance(3, phi), eager.advance(3, phi), rtol=1e-2)  # later, rounding picks others
     assert said[-1].startswith("compiled in")
 
 
 def test_children_that_are_trained_give_their_memory_back() -> None:
     children = CompiledChildren(
-        members("resnet32", 128, 8), AlignedLoss(10).to("cuda"), recipe(), "cuda", lift=FusedLift
+        members("resnet32", 128, 8), AlignedLoss(10).to("cuda"), optimisation(), "cuda", lift=FusedLift
     )
     children.advance(1, offsets(8))
     while_training = torch.cuda.memory_reserved()
-    children.rest()
+    children.release_memory()
     assert torch.cuda.memory_reserved() < while_training / 2
 
 
@@ -140,7 +143,7 @@ def test_too_many_children_are_told_how_many_would_fit() -> None:
     torch.cuda.set_per_process_memory_fraction(3 * 2**30 / total)
     try:
         with pytest.raises(InputError, match=r"children: 60 at once .* do not fit into .* about \d+ would"):
-            FusedChildren(members("resnet32", 128, 60), AlignedLoss(10).to("cuda"), recipe(), "cuda").advance(
+            FusedChildren(members("resnet32", 128, 60), AlignedLoss(10).to("cuda"), optimisation(), "cuda").advance(
                 1, offsets(60)
             )
     finally:

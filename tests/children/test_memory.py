@@ -76,7 +76,7 @@ def test_the_error_says_how_many_would_fit(
         children.advance(2, torch.zeros(3, 3))
     assert str(error.value) == (
         "children: 3 at once (of all methods and seeds) do not fit into 10 GB of GPU memory; "
-        f"about {fitting} would: train fewer, or use smaller batches."
+        f"about {fitting} would fit: train fewer, or use smaller batches."
     )
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
@@ -87,7 +87,7 @@ def test_what_would_fit_alone_is_told_so(build: Build, memory: Callable[[float],
     some.others = 1 * GB
     lift = on(some)
     children = build(lambda *args: StackedChildren(*args, "cpu", lift=lift))
-    with pytest.raises(InputError, match="about 3 would if nothing else were there: end what else uses it, train"):
+    with pytest.raises(InputError, match="about 3 would fit in a free GPU: end other processes that use it, train"):
         children.advance(2, torch.zeros(3, 3))
 
 
@@ -100,5 +100,5 @@ def test_what_fits_trains(build: Build, memory: Callable[[float], Memory]) -> No
 def test_not_even_one_child_fits(build: Build, memory: Callable[[float], Memory]) -> None:
     lift = on(memory(20.0))
     children = build(lambda *args: StackedChildren(*args, "cpu", lift=lift))
-    with pytest.raises(InputError, match="not even one does: use a smaller model, or use smaller batches"):
+    with pytest.raises(InputError, match="not even one fits: use a smaller model, or use smaller batches"):
         children.advance(2, torch.zeros(3, 3))

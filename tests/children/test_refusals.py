@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lossalign.children import Children, FusedChildren, Member, Recipe, SequentialChildren, VmapChildren, make_children
+from lossalign.children import (
+    Children,
+    FusedChildren,
+    Member,
+    Optimisation,
+    SequentialChildren,
+    VmapChildren,
+    make_children,
+)
 from lossalign.children.fused import unfusable, why_not_fused
 from lossalign.core import InputError
 from lossalign.losses.aligned import aligned_loss
@@ -229,7 +237,7 @@ def made(factory: Factory, engine: Any) -> Children:
         return aligned_loss(outputs, targets, b=phi)
 
     members = [Member(factory(), seed, Stream) for seed in range(2)]
-    return make_children(members, loss, Recipe(iterations=4), engine=engine)
+    return make_children(members, loss, Optimisation(iterations=4), engine=engine)
 
 
 @pytest.mark.parametrize("kind", ["own parameter", "norm of one's own", "dropout", "transposed"])

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from lossalign.cli.flags import parse
 from lossalign.cli.main import run_command
+from lossalign.experiments import KEYS
 
 SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
 
@@ -19,15 +19,15 @@ SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
 def test_help_names_commands_and_tasks(capsys):
     assert run_command([]) == 0
     said = capsys.readouterr().out
-    assert all(word in said for word in ("train", "compare", "data", "policy", "digits-lt", "table:FILE"))
+    assert all(word in said for word in ("train", "compare", "list", "data", "policy", "digits-lt", "table:FILE"))
 
 
 def test_help_of_a_task_shows_its_own_defaults(capsys):
     with pytest.raises(SystemExit) as leave:
         run_command(["compare", "digits-lt", "--help"])
     assert leave.value.code == 0
-    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--ratio FLOAT Largest over smallest training class; 1 leaves classes as they are. (default: 20.0)" in said
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"--ratio NUMBER {KEYS['ratio'].doc} [20.0]" in said
 
 
 def test_version(capsys):
@@ -40,7 +40,7 @@ def test_version(capsys):
     [
         (["fly"], "command 'fly' is unknown"),
         (["train", "--children", "3"], "the task comes first"),
-        (["train", "mnist"], "task 'mnist' is unknown; choose from digits"),
+        (["train", "mnist"], "hoose from digits, digits-lt, cifar10"),
         (["train", "digits", "--children", "0"], "children=0: train at least 1"),
         (["train", "digits", "--every", "9999"], "every=9999"),
         (["train", "digits", "--metric", "luck"], "metric 'luck' is unknown"),
@@ -50,9 +50,18 @@ def test_version(capsys):
         (["train", "digits", "--preset", "best"], "preset='best'"),
         (["train", "digits", "--methods", "magic"], "method 'magic' is unknown"),
         (["train", "digits", "--methods", "post-hoc-offsets"], "add it to the methods"),
-        (["train", "digits", "--switches", "returns=many"], "returns=many"),
+        (["train", "digits", "--horizon", "many"], "horizon=many: give a whole number"),
+        (["train", "digits", "--switches", "horizon=1"], "every option of the preset is a key of its own"),
+        (["train", "digits", "--reward-per-class", "5"], "it is now called --validation-per-class"),
+        (["train", "digits", "--childen", "5"], "did you mean --children?"),
+        (["train", "digits", "5"], "'5' belongs to no flag"),
+        (["train", "digits", "--children"], "expected one argument"),
+        (["list", "colours"], "list 'colours': choose from tasks, methods"),
+        (["data", "burn"], "data 'burn' is unknown; choose from list, fetch, check"),
+        (["policy", "burn"], "policy 'burn' is unknown; choose from show, export"),
+        (["policy", "export", "run"], "--out"),
         (["train", "digits", "--policy", "nothing.safetensors"], "nothing.safetensors is not a file"),
-        (["train", "digits", "--reward-per-class", "500"], "has 178 examples"),
+        (["train", "digits", "--validation-per-class", "500"], "has 178 examples"),
         (["train", "digits", "--device", "abacus"], "device='abacus'"),
         (["train", "digits", "--resume", "--overwrite"], "choose one of the two"),
         (["train", "cifar10", "--data", "nowhere"], "lossalign data fetch cifar10"),
@@ -89,7 +98,7 @@ def test_an_existing_run_is_refused_then_overwritten_then_resumed(tmp_path, caps
     assert run_command([*args, "--overwrite"]) == 0
     assert run_command([*args, "--resume", "--final"]) == 0
     assert run_command([*args, "--resume", "--final"]) == 2
-    assert "a test set is used once" in capsys.readouterr().err
+    assert "it can be scored once" in capsys.readouterr().err
 
 
 def test_compare_prints_json_when_asked(tmp_path, capsys):
@@ -98,7 +107,7 @@ def test_compare_prints_json_when_asked(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["split"] == "test"
     assert set(result["rows"]) >= {"fixed", "ala", "random-walk", "post-hoc-offsets"}
-    assert result["rows"]["ala"]["policies"] == 2
+    assert result["rows"]["ala"]["seeds"] == 2
 
 
 @pytest.mark.parametrize("walk", ["random-walk", "random-walk:children=1"])
@@ -126,10 +135,11 @@ def test_a_policy_is_shown_exported_and_used_again(tmp_path, capsys):
 def test_data_list_says_what_is_there(tmp_path, capsys):
     assert run_command(["data", "list", "--data", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "digits: in the package" in said
+    assert "digits: part of the package" in said
     assert "cifar10: not in" in said
 
 
+@pytest.mark.filterwarnings("default:metric:UserWarning")
 def test_own_table_own_model_own_metric(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)
@@ -145,7 +155,9 @@ def test_own_table_own_model_own_metric(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     args = ["--model", "my_things:model", "--metric", "my_things:recall_of_class_2", "--learning-rate", "0.01"]
     assert run_command(["train", "table:mine.npz", *SMALL, *args, "--out", "run", "--json"]) == 0
-    assert 0.5 < json.loads(capsys.readouterr().out)["rows"]["ala"]["mean"] <= 1
+    said = capsys.readouterr()
+    assert 0.5 < json.loads(said.out)["rows"]["ala"]["mean"] <= 1
+    assert "warning: metric 'recall_of_class_2' is called up to 24 times more" in said.err
 
 
 @pytest.mark.parametrize(
@@ -170,7 +182,7 @@ def test_mistakes_in_own_code_are_named(tmp_path, monkeypatch, capsys, code, fla
 
 
 def test_what_nobody_foresaw_is_one_line_too(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lossalign.cli.main.run", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("lossalign.cli.main.train", lambda *args, **kwargs: 1 / 0)
     assert run_command(["train", "digits", *SMALL, "--out", str(tmp_path / "run")]) == 1
     assert "error: ZeroDivisionError: division by zero" in capsys.readouterr().err
     monkeypatch.setenv("LOSSALIGN_TRACEBACK", "1")
@@ -192,28 +204,3 @@ def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
     assert "--resume" in said
     assert "Traceback" not in said
     assert (out / "checkpoint-aligned.pt").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "methods"),
-    [
-        (["--guard"], ("ala", "fixed", "guarded-ala")),
-        (["--refit"], ("ala", "refit-ala")),
-        (["--guard", "--refit"], ("ala", "fixed", "guarded-ala", "refit-ala")),
-    ],
-)
-def test_guard_and_refit_train_what_they_need(flags, methods):
-    assert parse("train", "digits-lt", flags).config().methods == methods
-
-
-@pytest.mark.parametrize(
-    ("flags", "switches"),
-    [
-        ([], ("average=4",)),
-        (["--switches", "beta=2"], ("average=4", "beta=2")),
-        (["--preset", "paper"], ()),
-        (["--preset=paper", "--switches", "average=4"], ("average=4",)),
-    ],
-)
-def test_switches_add_to_the_tasks_and_go_with_its_preset(flags: list[str], switches: tuple[str, ...]) -> None:
-    assert parse("compare", "omniglot", flags).config().switches == switches

@@ -16,8 +16,8 @@ Look = Callable[..., Observation]
 @pytest.fixture
 def spec() -> ParameterSpec:
     """Two groups of their own ranges and steps, five parameters."""
-    first = ParameterGroup(name="first", labels=("a", "b", "c"), initial=0.0, low=-1.0, high=1.0, step=0.3)
-    second = ParameterGroup(name="second", labels=("d", "e"), initial=(1.0, 2.0), low=0.0, high=2.0, step=0.5)
+    first = ParameterGroup(name="first", labels=("a", "b", "c"), initial=0.0, low=-1.0, high=1.0, beta=0.3)
+    second = ParameterGroup(name="second", labels=("d", "e"), initial=(1.0, 2.0), low=0.0, high=2.0, beta=0.5)
     return ParameterSpec((first, second))
 
 
@@ -28,7 +28,7 @@ def look() -> Look:
     def seen(t: int, metric: Tensor | None = None, children: int = 5, parameters: int = 5) -> Observation:
         g = generator(t, "seen")
         return Observation(
-            metric=torch.rand(children, generator=g) if metric is None else metric,
+            error=torch.rand(children, generator=g) if metric is None else metric,
             statistics=torch.rand(children, parameters, 2, generator=g),
             sensitivity=torch.rand(children, parameters, 2, generator=g),
             progress=min(1.0, (t + 1) / 20),

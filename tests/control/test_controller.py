@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lossalign.control import LearningController, Policy, Preset, default, paper, switch
+from lossalign.control import LearningController, Policy, Preset, default, paper
 from lossalign.control.controller import decision_weights, far_behind
+from lossalign.control.policy import PolicyAbout
 from lossalign.control.state import StateLayout
 from lossalign.core import Controller, InputError, Observation, ParameterGroup, ParameterSpec, generator
 
@@ -50,19 +51,19 @@ def test_phi_stays_in_range_and_moves_by_beta(
     assert torch.equal(one.phi, spec.initial.expand(5, -1))
     for t, error in enumerate(errors):
         start = one.phi
-        told = one.step(look(t, torch.tensor(error)))
+        told = one.move(look(t, torch.tensor(error)))
         spec.check(one.phi)
         start = torch.where(told["reset"].bool()[:, None], spec.initial, start)
         start = start if one.parents is None else start[one.parents]
-        reachable = torch.stack([(start + a * spec.step).clamp(spec.low, spec.high) for a in (-1, 0, 1)])
+        reachable = torch.stack([(start + a * spec.beta).clamp(spec.low, spec.high) for a in (-1, 0, 1)])
         assert torch.isclose(one.phi, reachable, atol=1e-6).any(0).all()
         assert all(value.shape == (5,) for value in told.values())
 
 
 def test_all_three_actions_happen(spec: ParameterSpec, look: Look) -> None:
     one = controller(spec)
-    one.step(look(0))
-    moves = (one.phi - spec.initial) / spec.step
+    one.move(look(0))
+    moves = (one.phi - spec.initial) / spec.beta
     assert set(moves.round().flatten().tolist()) == {-1.0, 0.0, 1.0}
 
 
@@ -73,7 +74,7 @@ def test_only_the_named_groups_move(
     one = controller(spec, groups=groups)
     ever = torch.zeros(5, dtype=torch.bool)
     for t in range(6):
-        one.step(look(t))
+        one.move(look(t))
         ever |= (one.phi != spec.initial).any(0)
     assert ever.nonzero().flatten().tolist() == list(moved)
 
@@ -82,11 +83,11 @@ def test_other_groups_are_not_looked_at(spec: ParameterSpec, look: Look) -> None
     one, other = controller(spec, groups=("second",)), controller(spec, groups=("second",))
     for t in range(8):
         seen = look(t)
-        one.step(seen)
+        one.move(seen)
         blurred = seen.statistics.clone()
         blurred[:, :3] = 100.0
-        other.step(
-            Observation(metric=seen.metric, statistics=blurred, sensitivity=seen.sensitivity, progress=seen.progress)
+        other.move(
+            Observation(error=seen.error, statistics=blurred, sensitivity=seen.sensitivity, progress=seen.progress)
         )
     assert torch.equal(one.phi, other.phi)
 
@@ -101,28 +102,28 @@ def test_unknown_groups_and_empty_populations_are_refused(spec: ParameterSpec) -
 @PRESETS
 def test_the_first_step_has_no_reward(spec: ParameterSpec, look: Look, preset: Preset) -> None:
     one = controller(spec, preset)
-    assert one.step(look(0))["reward"].isnan().all()
-    assert one.step(look(1))["reward"].isfinite().all()
+    assert one.move(look(0))["reward"].isnan().all()
+    assert one.move(look(1))["reward"].isfinite().all()
 
 
 def test_the_reward_is_that_of_the_preset(spec: ParameterSpec, look: Look) -> None:
     before, after = torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.4, 0.5, 0.6])
     signs = controller(spec, paper(), children=3)
-    signs.step(look(0, before, children=3))
-    assert signs.step(look(1, after, children=3))["reward"].tolist() == [1.0, 0.0, -1.0]
+    signs.move(look(0, before, children=3))
+    assert signs.move(look(1, after, children=3))["reward"].tolist() == [1.0, 0.0, -1.0]
     relative = controller(spec, default(), children=3)
-    relative.step(look(0, before, children=3))
+    relative.move(look(0, before, children=3))
     expected = torch.tensor([1.0, 0.0, -1.0]) / (2 / 3) ** 0.5
-    torch.testing.assert_close(relative.step(look(1, after, children=3))["reward"], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(relative.move(look(1, after, children=3))["reward"], expected, atol=1e-4, rtol=0)
 
 
 def test_a_finer_error_decides_where_the_metric_stands_still_and_only_there(spec: ParameterSpec, look: Look) -> None:
     def rewards(after: Tensor, preset: Preset) -> Tensor:
         one, still = controller(spec, preset, children=3), torch.ones(3)
-        one.step(replace(look(0, still, children=3), finer=still))
-        return one.step(replace(look(1, after, children=3), finer=torch.tensor([0.5, 0.6, 0.7])))["reward"]
+        one.move(replace(look(0, still, children=3), tie_breaker=still))
+        return one.move(replace(look(1, after, children=3), tie_breaker=torch.tensor([0.5, 0.6, 0.7])))["reward"]
 
-    plain = switch(default(), {"ties": 0.0})
+    plain = default(tie_breaker=0.0)
     assert rewards(torch.ones(3), plain).tolist() == [0.0, 0.0, 0.0]
     assert rewards(torch.ones(3), paper()).tolist() == [0.0, 0.0, 0.0], "as printed"
     assert rewards(torch.ones(3), default()).argsort(descending=True).tolist() == [0, 1, 2]
@@ -133,13 +134,13 @@ def test_a_finer_error_decides_where_the_metric_stands_still_and_only_there(spec
 def test_a_policy_that_is_told_nothing_does_not_forget(spec: ParameterSpec, look: Look) -> None:
     one, still = controller(spec), torch.full((5,), 0.9)
     for t in range(12):
-        one.step(look(t, still))
+        one.move(look(t, still))
     before = [weight.clone() for weight in one.policy.parameters()]
     for t in range(12, 24):
-        one.step(look(t, still))
+        one.move(look(t, still))
     assert all(torch.equal(then, now) for then, now in zip(before, one.policy.parameters(), strict=True))
     for t in range(24, 36):
-        one.step(look(t))
+        one.move(look(t))
     assert not all(torch.equal(then, now) for then, now in zip(before, one.policy.parameters(), strict=True))
 
 
@@ -147,10 +148,8 @@ def test_the_entropy_is_that_of_the_policy(spec: ParameterSpec, look: Look) -> N
     uniform = controller(spec)
     for parameter in uniform.policy.parameters():
         parameter.data.zero_()
-    torch.testing.assert_close(uniform.step(look(0))["entropy"], torch.full((5,), 3.0).log())
-    torch.testing.assert_close(
-        controller(spec, switch(default(), {"zero_bias": 100.0})).step(look(0))["entropy"], torch.zeros(5)
-    )
+    torch.testing.assert_close(uniform.move(look(0))["entropy"], torch.full((5,), 3.0).log())
+    torch.testing.assert_close(controller(spec, default(zero_bias=100.0)).move(look(0))["entropy"], torch.zeros(5))
 
 
 def test_handed_out_phi_is_never_written_to(spec: ParameterSpec, look: Look) -> None:
@@ -158,7 +157,7 @@ def test_handed_out_phi_is_never_written_to(spec: ParameterSpec, look: Look) -> 
     kept = []
     for t in range(6):
         kept.append((one.phi, one.phi.clone()))
-        one.step(look(t, lost_one()))
+        one.move(look(t, lost_one()))
     assert all(torch.equal(handed, copy) for handed, copy in kept)
 
 
@@ -184,32 +183,32 @@ def test_near_others_is_not_far_behind() -> None:
 
 def standing_still(spec: ParameterSpec, look: Look, reset: float | None) -> LearningController:
     """Φ away from its start, and a policy that leaves it there."""
-    one = controller(spec, switch(default(), {"zero_bias": 100.0, "reset": reset}), learn=False)
-    one.step(look(0))
+    one = controller(spec, default(zero_bias=100.0, reset=reset), learn=False)
+    one.move(look(0))
     one.load_state_dict({**one.state_dict(), "phi": spec.high.expand(5, -1).clone()})
     return one
 
 
 def test_a_child_far_behind_gets_its_start_back_and_the_log_says_so(spec: ParameterSpec, look: Look) -> None:
     one = standing_still(spec, look, reset=5.0)
-    assert one.step(look(1, lost_one()))["reset"].tolist() == [0, 0, 0, 0, 1]
+    assert one.move(look(1, lost_one()))["reset"].tolist() == [0, 0, 0, 0, 1]
     assert torch.equal(one.phi[4], spec.initial)
     assert torch.equal(one.phi[:4], spec.high.expand(4, -1))
-    assert not one.step(look(2, lost_one()))["reset"].any(), "it has its start already"
+    assert not one.move(look(2, lost_one()))["reset"].any(), "it has its start already"
 
 
 def test_nobody_is_reset_when_the_switch_is_off(spec: ParameterSpec, look: Look) -> None:
     one = standing_still(spec, look, reset=None)
-    assert not one.step(look(1, lost_one()))["reset"].any()
+    assert not one.move(look(1, lost_one()))["reset"].any()
     assert torch.equal(one.phi, spec.high.expand(5, -1))
 
 
 def test_a_reset_child_is_not_learned_from(spec: ParameterSpec, look: Look) -> None:
     one = controller(spec)
-    one.step(look(0, 0.5 * torch.ones(5)))
-    assert one.step(look(1, lost_one()))["reset"][4]
+    one.move(look(0, 0.5 * torch.ones(5)))
+    assert one.move(look(1, lost_one()))["reset"][4]
     for t in range(2, 7):
-        one.step(look(t, 0.5 * torch.ones(5)))
+        one.move(look(t, 0.5 * torch.ones(5)))
     oldest, next_ = one.state_dict()["replay"]["matured"]
     assert oldest["valid"].tolist() == [True] * 4 + [False]
     assert next_["valid"].all()
@@ -227,11 +226,62 @@ def test_a_policy_that_saw_other_states_is_refused(spec: ParameterSpec, layout: 
 
 def test_a_policy_moves_to_another_number_of_parameters_and_children(spec: ParameterSpec, look: Look) -> None:
     first = controller(spec)
-    group = ParameterGroup(name="many", labels=tuple("abcdefg"), initial=0.0, low=-1.0, high=1.0, step=0.1)
-    other = controller(ParameterSpec((group,)), policy=first.policy, children=2, groups=("many",))
+    group = ParameterGroup(name="first", labels=tuple("abcdefg"), initial=0.0, low=-1.0, high=1.0, beta=0.1)
+    other = controller(ParameterSpec((group,)), policy=first.policy, children=2, groups=("first",))
     assert other.policy is first.policy
-    other.step(look(0, children=2, parameters=7))
+    other.move(look(0, children=2, parameters=7))
     assert other.phi.shape == (2, 7)
+
+
+def test_a_fresh_policy_says_what_it_was_learned_on(spec: ParameterSpec) -> None:
+    about = controller(spec, paper(), groups=("second",), loss_name="Own").policy.about
+    assert about == PolicyAbout(groups=("second",), loss="Own", preset=asdict(paper()))
+
+
+@pytest.mark.parametrize(
+    ("groups", "loss_name", "message"),
+    [
+        (("first",), "Own", None),
+        (("first",), "", None),
+        (BOTH, "Own", r"learned on Own \(first\), this run has Own \(first, second\); use a policy of the same loss"),
+        (("second",), "", r"learned on Own \(first\), this run has a loss with the groups second"),
+        (("first",), "Other", r"learned on Own \(first\), this run has Other \(first\)"),
+    ],
+)
+def test_a_policy_of_another_loss_is_refused_although_its_states_fit(
+    spec: ParameterSpec, groups: tuple[str, ...], loss_name: str, message: str | None
+) -> None:
+    policy = controller(spec, groups=("first",), loss_name="Own").policy
+    if message is None:
+        assert controller(spec, groups=groups, loss_name=loss_name, policy=policy).policy is policy
+    else:
+        with pytest.raises(InputError, match=message):
+            controller(spec, groups=groups, loss_name=loss_name, policy=policy)
+
+
+def test_a_policy_that_says_nothing_is_accepted(spec: ParameterSpec) -> None:
+    policy = controller(spec, groups=("first",), loss_name="Own").policy
+    policy.about = None
+    assert controller(spec, loss_name="Other", policy=policy).policy.about is None
+
+
+@pytest.mark.filterwarnings("ignore:for layers")
+def test_it_moves_to_another_device_with_all_it_remembers(spec: ParameterSpec, look: Look) -> None:
+    one = controller(spec, groups=("second",))
+    run(one, look, 0, 8)
+    moved = one.to("meta").state_dict()
+    kept = moved["replay"]["pending"] + moved["replay"]["matured"]
+    large = [moved["phi"], *moved["memory"].values(), *(t["states"] for t in kept), *one.policy.parameters()]
+    assert {tensor.device.type for tensor in large} == {"meta"}
+
+
+def test_moving_to_where_it_is_changes_nothing(spec: ParameterSpec, look: Look) -> None:
+    one, moved = controller(spec), controller(spec)
+    for either in (one, moved):
+        run(either, look, 0, 8)
+    moved.to("cpu")
+    for got, want in zip(run(moved, look, 8, 16), run(one, look, 8, 16), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -240,16 +290,16 @@ def test_the_policy_changes_only_if_it_learns(spec: ParameterSpec, look: Look, p
     one = controller(spec, preset, learn=learn)
     before = weights_of(one.policy)
     for t in range(10):
-        one.step(look(t))
+        one.move(look(t))
     assert torch.equal(weights_of(one.policy), before) != learn
 
 
 def test_learning_waits_for_the_first_return(spec: ParameterSpec, look: Look) -> None:
-    one = controller(spec, switch(default(), {"returns": 3}))
+    one = controller(spec, default(horizon=3))
     changed = []
     for t in range(5):
         before = weights_of(one.policy)
-        one.step(look(t))
+        one.move(look(t))
         changed.append(not torch.equal(weights_of(one.policy), before))
     assert changed == [False, False, False, True, True]
 
@@ -266,7 +316,7 @@ def run(one: Controller, look: Look, start: int, stop: int) -> list[Tensor]:
     """Everything that can be seen of some steps."""
     seen: list[Tensor] = []
     for t in range(start, stop):
-        told = one.step(look(t, lost_one() if t == 9 else None))
+        told = one.move(look(t, lost_one() if t == 9 else None))
         seen += [one.phi, *(told[name] for name in sorted(told))]
     return seen
 
@@ -320,14 +370,14 @@ def test_groups_weigh_the_same_in_a_decision(groups: list[int]) -> None:
 
 def many(size: int) -> ParameterSpec:
     labels = tuple(map(str, range(size)))
-    return ParameterSpec((ParameterGroup(name="many", labels=labels, initial=0.0, low=-1.0, high=1.0, step=0.1),))
+    return ParameterSpec((ParameterGroup(name="many", labels=labels, initial=0.0, low=-1.0, high=1.0, beta=0.1),))
 
 
 @pytest.mark.parametrize(("size", "kept"), [(4096, 4096), (5000, 4096)])
 def test_replay_keeps_at_most_4096_parameters(look: Look, size: int, kept: int) -> None:
-    one = controller(many(size), switch(default(), {"returns": 1}), children=2, groups=("many",))
+    one = controller(many(size), default(horizon=1), children=2, groups=("many",))
     for t in range(3):
-        one.step(look(t, children=2, parameters=size))
+        one.move(look(t, children=2, parameters=size))
     assert ((one.phi != 0).sum(1) > size / 2).all(), "all of Φ moves"
     for transition in one.state_dict()["replay"]["matured"]:
         assert transition["states"].shape[:2] == transition["actions"].shape == (2, kept)
@@ -336,8 +386,8 @@ def test_replay_keeps_at_most_4096_parameters(look: Look, size: int, kept: int) 
 
 
 def test_what_replay_keeps_of_a_decision_belongs_together(look: Look) -> None:
-    one = controller(many(40), switch(default(), {"parameters": 8}), children=2, groups=("many",))
-    one.step(look(0, children=2, parameters=40))
+    one = controller(many(40), default(replay_parameters=8), children=2, groups=("many",))
+    one.move(look(0, children=2, parameters=40))
     [kept] = one.state_dict()["replay"]["pending"]
     log_pi = torch.log_softmax(one.policy(kept["states"]), -1)
     torch.testing.assert_close(log_pi.gather(-1, kept["actions"][..., None]).squeeze(-1), kept["log_probs"])
@@ -346,12 +396,12 @@ def test_what_replay_keeps_of_a_decision_belongs_together(look: Look) -> None:
 
 def test_many_parameters_are_moved_like_few(look: Look) -> None:
     size = 70_000
-    one, again = (controller(many(size), switch(default(), {"returns": 1}), children=1, groups=None) for _ in range(2))
+    one, again = (controller(many(size), default(horizon=1), children=1, groups=None) for _ in range(2))
     for t in range(3):
-        one.step(look(t, children=1, parameters=size))
+        one.move(look(t, children=1, parameters=size))
     again.load_state_dict(written_and_read(one.state_dict()))
     for either in (one, again):
-        either.step(look(3, children=1, parameters=size))
+        either.move(look(3, children=1, parameters=size))
     assert torch.equal(one.phi, again.phi)
     assert ((one.phi / 0.1).round().abs() <= 4).all()
     for transition in one.state_dict()["replay"]["matured"]:
@@ -363,7 +413,7 @@ def test_statistics_that_are_not_finite_are_named(spec: ParameterSpec, look: Loo
     seen = look(0)
     seen.statistics[2, 1, 0] = torch.nan
     with pytest.raises(InputError, match=r"probabilities are not finite: look for NaN or inf in the loss's statistics"):
-        controller(spec).step(seen)
+        controller(spec).move(seen)
 
 
 @pytest.mark.filterwarnings("ignore:for layers")
@@ -379,33 +429,33 @@ def test_a_state_is_loaded_onto_the_device(spec: ParameterSpec, look: Look) -> N
 
 
 def test_cooling_shrinks_the_step_with_what_is_left_of_the_run(spec: ParameterSpec, look: Look) -> None:
-    one = controller(spec, switch(default(), {"cooling": 1.0, "reset": None}))
+    one = controller(spec, default(cooling=1.0, reset=None))
     before = one.phi
     seen = look(0)
-    one.step(Observation(**{**vars(seen), "progress": 0.75}))
-    moves = ((one.phi - before) / spec.step).abs()
+    one.move(Observation(**{**vars(seen), "progress": 0.75}))
+    moves = ((one.phi - before) / spec.beta).abs()
     assert set(moves.flatten().round(decimals=4).tolist()) == {0.0, 0.25}
 
 
 def test_antithetic_neighbours_move_oppositely_under_an_even_policy(spec: ParameterSpec, look: Look) -> None:
-    one = controller(spec, switch(default(), {"antithetic": True}), children=4)
+    one = controller(spec, default(antithetic=True), children=4)
     for parameter in one.policy.parameters():
         parameter.data.zero_()
-    one.step(look(0, children=4))
+    one.move(look(0, children=4))
     moves = one.phi - spec.initial
     assert (moves[1::2] * moves[::2] < 0).any()
     assert (moves[1::2] * moves[::2] <= 0).all()
 
 
 def test_the_worst_inherit_phi_and_weights_of_the_best_and_are_paid_from_there(spec: ParameterSpec, look: Look) -> None:
-    one = controller(spec, switch(default(), {"inherit": 2, "reset": None}), children=4)
-    one.step(look(0, torch.tensor([0.4, 0.3, 0.2, 0.1]), children=4))
+    one = controller(spec, default(inherit_every=2, reset=None), children=4)
+    one.move(look(0, torch.tensor([0.4, 0.3, 0.2, 0.1]), children=4))
     assert one.parents is None
     before = one.phi
-    one.step(look(1, torch.tensor([0.9, 0.3, 0.2, 0.1]), children=4))
+    one.move(look(1, torch.tensor([0.9, 0.3, 0.2, 0.1]), children=4))
     assert one.parents is not None
     assert one.parents.tolist() == [3, 1, 2, 3]
     reach = (one.phi - before[one.parents]).abs()
-    assert (reach <= spec.step + 1e-6).all()
-    reward = one.step(look(2, torch.tensor([0.1, 0.3, 0.2, 0.1]), children=4))["reward"]
+    assert (reach <= spec.beta + 1e-6).all()
+    reward = one.move(look(2, torch.tensor([0.1, 0.3, 0.2, 0.1]), children=4))["reward"]
     torch.testing.assert_close(reward, torch.zeros(4))

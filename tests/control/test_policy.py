@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from lossalign.control import Policy
+from lossalign.control.policy import PolicyAbout
 from lossalign.control.state import StateLayout
 from lossalign.core import InputError, generator
 
@@ -65,6 +68,46 @@ def test_a_saved_policy_comes_back_exactly(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert (back.layout, back.hidden) == (policy.layout, policy.hidden)
     assert torch.equal(back(states(6)), policy(states(6)))
+
+
+ABOUT = PolicyAbout(
+    groups=("offsets",), loss="AlignedLoss", preset={"horizon": 5}, provenance={"task": "digits", "seed": 3}
+)
+
+
+def test_what_it_was_learned_on_comes_back_with_it(tmp_path: Path) -> None:
+    policy = fresh()
+    policy.about = ABOUT
+    assert Policy.load(policy.save(tmp_path / "policy.safetensors")).about == ABOUT
+    with safe_open(tmp_path / "policy.safetensors", framework="pt") as file:
+        described = json.loads(file.metadata()["lossalign"])
+    assert described["version"] == 2
+    assert described["written_by"].startswith("lossalign ")
+
+
+def test_a_file_of_the_first_format_is_read_and_says_nothing(tmp_path: Path) -> None:
+    described = {"format": "lossalign-policy", "hidden": [8, 8], "layout": asdict(LAYOUT)}
+    save_file(dict(fresh().state_dict()), tmp_path / "p.safetensors", metadata={"lossalign": json.dumps(described)})
+    policy = Policy.load(tmp_path / "p.safetensors")
+    assert policy.about is None
+    assert torch.equal(policy(states(6)), fresh()(states(6)))
+
+
+def test_a_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, tmp_path / "p.safetensors", metadata={"lossalign": '{"version": 3}'})
+    with pytest.raises(InputError, match="has format version 3, this lossalign reads up to 2; install a newer"):
+        Policy.load(tmp_path / "p.safetensors")
+
+
+def test_the_one_that_comes_with_lossalign_is_for_offsets_of_the_aligned_loss() -> None:
+    policy = Policy.pretrained()
+    assert policy.about is not None
+    assert (policy.about.loss, policy.about.groups) == ("AlignedLoss", ("offsets",))
+    assert Policy.pretrained_for(("offsets",), policy.layout) is not None
+    assert Policy.pretrained_for(("offsets",), policy.layout, "AlignedLoss") is not None
+    assert Policy.pretrained_for(("offsets",), policy.layout, "OtherLoss") is None
+    assert Policy.pretrained_for(("weights",), policy.layout) is None
+    assert Policy.pretrained_for(("offsets",), LAYOUT) is None
 
 
 def missing(path: Path) -> None:

@@ -6,38 +6,38 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from lossalign.control import PRESETS, Preset, default, paper, preset_named, switch
+from lossalign.control import PRESETS, Preset, default, paper, preset_named
 from lossalign.core import InputError
 
 DIFFERENCES = {
     "loss": ("class-correlation", "aligned"),
     "groups": (("diagonal", "pairs"), ("offsets",)),
-    "average": (None, 2.0),
+    "weight_average": (None, 2.0),
     "evaluation": ("literal", "window"),
     "reward": ("sign", "relative"),
-    "returns": (1, 5),
+    "horizon": (1, 5),
     "zero_bias": (0.0, 0.5),
     "entropy_bonus": (0.0, 0.05),
-    "updates": (1, 4),
-    "clip": (None, 0.4),
+    "policy_updates": (1, 4),
+    "ratio_clip": (None, 0.4),
     "sensitivity": (False, True),
     "reset": (None, 5.0),
-    "inherit": (0, 10),
-    "ties": (0.0, 0.01),
+    "inherit_every": (0, 10),
+    "tie_breaker": (0.0, 0.01),
 }
 SHARED = {
     "evaluations": 1,
     "gamma": 0.9,
     "replay": 30,
-    "batch": 256,
-    "learning_rate": 1e-3,
-    "history": 10,
-    "beta": 1.0,
+    "replay_batch": 256,
+    "policy_learning_rate": 1e-3,
+    "state_history": 10,
+    "beta_scale": 1.0,
     "cooling": 0.0,
     "antithetic": False,
-    "heirs": 0.25,
-    "hidden": (32, 32),
-    "parameters": 4096,
+    "inherit_share": 0.25,
+    "policy_hidden": (32, 32),
+    "replay_parameters": 4096,
 }
 
 
@@ -48,12 +48,12 @@ def test_paper_and_default_differ_in_these_switches_alone() -> None:
 
 
 def test_switching_every_difference_turns_one_preset_into_the_other() -> None:
-    assert switch(paper(), {name: after for name, (_, after) in DIFFERENCES.items()}) == default()
+    assert paper(**{name: after for name, (_, after) in DIFFERENCES.items()}) == default()
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Preset)])
 def test_one_switch_changes_one_field(name: str) -> None:
-    changed = switch(default(), {name: getattr(paper(), name)})
+    changed = default(**{name: getattr(paper(), name)})
     assert {f for f in asdict(changed) if getattr(changed, f) != getattr(default(), f)} <= {name}
 
 
@@ -64,12 +64,14 @@ def test_presets_go_by_name() -> None:
 
 
 def test_unknown_switches_are_refused() -> None:
-    with pytest.raises(InputError, match=r"switch 'horizon' is unknown; choose from loss, groups, .*returns"):
-        switch(default(), {"returns": 1, "horizon": 5})
+    with pytest.raises(InputError, match=r"option 'horizont' is unknown; choose from loss, groups, .*horizon"):
+        default(horizont=1, horizon=5)
 
 
-@pytest.mark.parametrize("name", ["evaluations", "returns", "replay", "batch", "updates", "history", "parameters"])
+@pytest.mark.parametrize(
+    "name", ["evaluations", "horizon", "replay", "replay_batch", "policy_updates", "state_history", "replay_parameters"]
+)
 def test_counts_start_at_one(name: str) -> None:
-    assert getattr(switch(default(), {name: 1}), name) == 1
+    assert getattr(default(**{name: 1}), name) == 1
     with pytest.raises(InputError, match=f"{name}=0: it must be at least 1"):
-        switch(default(), {name: 0})
+        default(**{name: 0})

@@ -36,7 +36,7 @@ def lived(steps: int, capacity: int = 100, horizon: int = 2) -> Replay:
     """Each step first brings the rewards of the past, then a new action."""
     replay = Replay(capacity, horizon)
     for step in range(steps):
-        replay.reward(reward_at(step))
+        replay.add_reward(reward_at(step))
         replay.add(transition(step))
     return replay
 
@@ -94,7 +94,7 @@ def test_forgetting_drops_the_pending_steps_of_those_children_only() -> None:
     replay = lived(5, horizon=2)
     replay.forget(torch.tensor([False, True, False]))
     for step in range(5, 8):
-        replay.reward(reward_at(step))
+        replay.add_reward(reward_at(step))
         replay.add(transition(step))
     everything = {10 * step + child for step in range(6) for child in range(CHILDREN)}
     assert set(names(replay.sample(100, torch.Generator()))) == everything - {31, 41}
@@ -103,8 +103,8 @@ def test_forgetting_drops_the_pending_steps_of_those_children_only() -> None:
 def test_nothing_to_draw_when_everybody_is_forgotten() -> None:
     replay = lived(2, horizon=2)
     replay.forget(torch.ones(CHILDREN, dtype=torch.bool))
-    replay.reward(reward_at(2))
-    replay.reward(reward_at(3))
+    replay.add_reward(reward_at(2))
+    replay.add_reward(reward_at(3))
     assert len(replay.matured) == 2
     assert replay.sample(8, torch.Generator()) is None
 
@@ -124,7 +124,7 @@ def test_a_memory_goes_on_exactly_from_its_state(through_a_file: bool) -> None:
             second.load_state_dict(state)
         replay.forget(torch.tensor([True, False, False]))
         for step in range(9, 12):
-            replay.reward(reward_at(step))
+            replay.add_reward(reward_at(step))
             replay.add(transition(step))
         drawn.append(replay.sample(6, torch.Generator().manual_seed(0)))
     for name, expected in vars(drawn[0]).items():

@@ -31,7 +31,7 @@ LAYOUT = StateLayout(statistics=STATISTICS, history=HISTORY)
 
 def group(name: str, size: int, low: float, high: float) -> ParameterGroup:
     labels = tuple(f"{name}{i}" for i in range(size))
-    return ParameterGroup(name=name, labels=labels, initial=(low + high) / 2, low=low, high=high, step=(high - low) / 9)
+    return ParameterGroup(name=name, labels=labels, initial=(low + high) / 2, low=low, high=high, beta=(high - low) / 9)
 
 
 SPEC = ParameterSpec((group("a", 4, -3.0, 3.0), group("b", 1, 0.0, 1.0), group("c", 2, 1.0, 5.0)))
@@ -56,7 +56,7 @@ def memory_of(statistics: list[Tensor], groups: Sequence[slice] = GROUPS) -> Sta
 
 
 def state_of(statistics: list[Tensor], sensitivity: Tensor, phi: Tensor, layout: StateLayout = LAYOUT) -> Tensor:
-    seen = Observation(metric=torch.zeros(len(phi)), statistics=statistics[-1], sensitivity=sensitivity, progress=0.25)
+    seen = Observation(error=torch.zeros(len(phi)), statistics=statistics[-1], sensitivity=sensitivity, progress=0.25)
     return features(layout, memory_of(statistics), seen, phi, SPACE)
 
 
@@ -74,7 +74,7 @@ def test_the_layout_counts_the_features(statistics: int, history: int, sensitivi
     layout = StateLayout(statistics=statistics, history=history, sensitivity=sensitivity)
     memory = remember(None, draw(0, 2, 7, statistics), GROUPS, history)
     seen = Observation(
-        metric=torch.zeros(2), statistics=draw(0, 2, 7, statistics), sensitivity=draw(1, 2, 7, 2), progress=0.5
+        error=torch.zeros(2), statistics=draw(0, 2, 7, statistics), sensitivity=draw(1, 2, 7, 2), progress=0.5
     )
     state = features(layout, memory, seen, SPEC.initial.expand(2, -1), SPACE)
     assert state.shape == (2, 7, layout.size)
@@ -83,12 +83,13 @@ def test_the_layout_counts_the_features(statistics: int, history: int, sensitivi
 
 @given(st.integers(0, 1000), st.floats(0.1, 100), st.floats(-10, 10))
 def test_statistics_are_standardised_within_their_group(seed: int, scale: float, shift: float) -> None:
-    values, average = draw(seed, CHILDREN, 7, STATISTICS), draw(seed + 1, CHILDREN, 7, STATISTICS)
+    values, average = draw(seed, CHILDREN, 7, STATISTICS).double(), draw(seed + 1, CHILDREN, 7, STATISTICS).double()
     result = standardise(scale * values + shift, GROUPS, average)
+    expected = torch.zeros(CHILDREN, STATISTICS, dtype=torch.float64)
     for member in (GROUP_OF == 0, GROUP_OF == 2):
         part = result[:, member]
-        torch.testing.assert_close(part.mean(1), torch.zeros(CHILDREN, STATISTICS), atol=1e-3, rtol=0)
-        torch.testing.assert_close(part.std(1, correction=0), torch.ones(CHILDREN, STATISTICS), atol=1e-3, rtol=0)
+        torch.testing.assert_close(part.mean(1), expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(part.std(1, correction=0), expected + 1, atol=1e-3, rtol=0)
 
 
 def test_groups_do_not_influence_each_other() -> None:

@@ -8,8 +8,8 @@ import torch
 from lossalign.core import InputError, ParameterGroup, ParameterSpec
 
 CLASSES = ((0, 0), (1, 1))
-TWO = ParameterGroup(name="two", labels=("a", "b"), initial=0.5, low=0.0, high=1.0, step=0.1, classes=CLASSES)
-ONE = ParameterGroup(name="one", labels=("c",), initial=(-1.0,), low=-2.0, high=2.0, step=0.5)
+TWO = ParameterGroup(name="two", labels=("a", "b"), initial=0.5, low=0.0, high=1.0, beta=0.1, classes=CLASSES)
+ONE = ParameterGroup(name="one", labels=("c",), initial=(-1.0,), low=-2.0, high=2.0, beta=0.5)
 SPEC = ParameterSpec((TWO, ONE))
 
 
@@ -19,7 +19,7 @@ def test_layout() -> None:
     assert SPEC.initial.tolist() == [0.5, 0.5, -1.0]
     assert SPEC.low.tolist() == [0.0, 0.0, -2.0]
     assert SPEC.high.tolist() == [1.0, 1.0, 2.0]
-    torch.testing.assert_close(SPEC.step, torch.tensor([0.1, 0.1, 0.5]))
+    torch.testing.assert_close(SPEC.beta, torch.tensor([0.1, 0.1, 0.5]))
     assert SPEC.classes.tolist() == [[0, 0], [1, 1], [-1, -1]]
 
 

@@ -54,7 +54,7 @@ def test_class_names_are_numbers_without_the_meta_file(cifar10):
 def test_a_meta_file_with_too_few_names_is_refused(cifar10):
     folder, _ = cifar10
     (folder / "batches.meta.txt").write_text("cat\ndog\n")
-    with pytest.raises(InputError, match=r"batches\.meta\.txt: lists 2 class names, not 10"):
+    with pytest.raises(InputError, match=r"batches\.meta\.txt: it lists 2 class names, not 10"):
         load_cifar10(folder)
 
 
@@ -83,7 +83,7 @@ def test_a_label_beyond_the_classes_names_the_file(cifar10):
     values = content["data_batch_2.bin"]
     values[0, 0] = 10
     values.tofile(folder / "data_batch_2.bin")
-    with pytest.raises(InputError, match=r"data_batch_2\.bin: holds label 10"):
+    with pytest.raises(InputError, match=r"data_batch_2\.bin: it has label 10"):
         load_cifar10(folder)
 
 

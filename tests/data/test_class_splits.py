@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from lossalign.core import InputError, generator
 from lossalign.data import Dataset, load_digits, split_classes
 
-PARTS = ("train", "reward", "selection", "test")
+PARTS = ("train", "validation", "selection", "test")
 
 
 def of_counts(counts, name="toy"):
@@ -27,7 +27,7 @@ def classes(data):
 
 @st.composite
 def tasks(draw):
-    held_out = draw(st.fixed_dictionaries(dict.fromkeys(("reward", "selection", "test"), st.integers(2, 4))))
+    held_out = draw(st.fixed_dictionaries(dict.fromkeys(("validation", "selection", "test"), st.integers(2, 4))))
     most = draw(st.sampled_from([None, 2, 3]))
     fit = st.integers(most or 2, 9)
     able = draw(st.lists(fit, min_size=sum(held_out.values()), max_size=16))
@@ -53,60 +53,64 @@ class TestParts:
         assert torch.equal(data.targets[parts.train.inputs[:, 0].long()], parts.train.targets)
 
     @given(tasks(), st.integers(0, 9))
-    def test_train_and_reward_are_both(self, task, seed):
+    def test_train_and_validation_are_both(self, task, seed):
         counts, numbers, most = task
         parts = split_classes(of_counts(counts), **numbers, examples_per_class=most, generator=generator(seed))
-        assert ids(parts.train_and_reward) == ids(parts.train) | ids(parts.reward)
-        assert len(parts.train_and_reward) == len(parts.train) + len(parts.reward)
+        assert ids(parts.train_and_validation) == ids(parts.train) | ids(parts.validation)
+        assert len(parts.train_and_validation) == len(parts.train) + len(parts.validation)
 
     def test_keep_all_class_names(self):
         data = of_counts([3] * 10)
-        parts = split_classes(data, reward=2, selection=2, test=2, generator=generator(0))
+        parts = split_classes(data, validation=2, selection=2, test=2, generator=generator(0))
         assert all(getattr(parts, name).class_names == data.class_names for name in PARTS)
 
     def test_may_be_shares_of_the_classes_with_examples(self):
         data = of_counts([4] * 20 + [0] * 7)
-        parts = split_classes(data, reward=0.1, selection=0.2, test=0.25, generator=generator(0))
+        parts = split_classes(data, validation=0.1, selection=0.2, test=0.25, generator=generator(0))
         assert [len(classes(getattr(parts, name))) for name in PARTS] == [9, 2, 4, 5]
 
     def test_are_drawn_anew_by_every_seed_and_alike_by_one(self):
         data = of_counts([5] * 30)
 
-        def reward(seed):
-            parts = split_classes(data, reward=5, selection=5, test=5, examples_per_class=3, generator=generator(seed))
-            return parts.reward.inputs[:, 0].tolist()
+        def validation(seed):
+            parts = split_classes(
+                data, validation=5, selection=5, test=5, examples_per_class=3, generator=generator(seed)
+            )
+            return parts.validation.inputs[:, 0].tolist()
 
-        assert reward(0) == reward(0)
-        assert reward(0) != reward(1)
+        assert validation(0) == validation(0)
+        assert validation(0) != validation(1)
 
-    def test_the_selection_part_changes_neither_reward_nor_test(self):
+    def test_the_selection_part_changes_neither_validation_nor_test(self):
         data = of_counts(list(range(2, 22)))
-        options = {"reward": 3, "test": 4, "examples_per_class": 2}
+        options = {"validation": 3, "test": 4, "examples_per_class": 2}
         few = split_classes(data, selection=2, **options, generator=generator(0))
         many = split_classes(data, selection=6, **options, generator=generator(0))
-        assert ids(few.reward) == ids(many.reward)
+        assert ids(few.validation) == ids(many.validation)
         assert ids(few.test) == ids(many.test)
 
     def test_of_all_seeds_have_one_size_with_examples_per_class(self):
         data = of_counts([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
         sizes = set()
         for seed in range(20):
-            parts = split_classes(data, reward=2, selection=3, test=2, examples_per_class=4, generator=generator(seed))
-            sizes.add((len(parts.reward), len(parts.selection), len(parts.test)))
+            parts = split_classes(
+                data, validation=2, selection=3, test=2, examples_per_class=4, generator=generator(seed)
+            )
+            sizes.add((len(parts.validation), len(parts.selection), len(parts.test)))
         assert sizes == {(8, 12, 8)}
 
 
 class TestTestSet:
     def test_it_is_used_as_it_is(self):
         test = of_counts([1, 3], name="other")
-        parts = split_classes(of_counts([3] * 6), reward=2, selection=2, test_set=test, generator=generator(0))
+        parts = split_classes(of_counts([3] * 6), validation=2, selection=2, test_set=test, generator=generator(0))
         assert parts.test is test
-        assert [len(classes(part)) for part in (parts.train, parts.reward, parts.selection)] == [2, 2, 2]
+        assert [len(classes(part)) for part in (parts.train, parts.validation, parts.selection)] == [2, 2, 2]
 
     def test_it_may_be_the_rest_of_the_same_classes_but_share_none(self):
         data = of_counts([3] * 9)
         known = data.subset((data.targets < 6).nonzero().squeeze(1))
-        options = {"reward": 2, "selection": 2, "generator": generator(0)}
+        options = {"validation": 2, "selection": 2, "generator": generator(0)}
         assert split_classes(known, test_set=data.subset((data.targets > 5).nonzero().squeeze(1)), **options)
         with pytest.raises(InputError, match=r"1 of its classes have examples in dataset 'toy' too, e\.g\. 'toy5'"):
             split_classes(known, test_set=data.subset((data.targets > 4).nonzero().squeeze(1)), **options)
@@ -125,27 +129,32 @@ class TestTestSet:
     )
     def test_others_are_refused(self, test, options, message):
         with pytest.raises(InputError, match=message):
-            split_classes(of_counts([3] * 9), reward=2, selection=2, test_set=test, generator=generator(0), **options)
+            split_classes(
+                of_counts([3] * 9), validation=2, selection=2, test_set=test, generator=generator(0), **options
+            )
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"reward": 1}, "reward: 1 classes, but a part needs at least 2; ask for more"),
+            ({"validation": 1}, "validation: 1 classes, but a part needs at least 2; ask for more"),
             ({"selection": 0.1}, "selection: 1 classes"),
             ({"test": 0}, "test: 0 classes, .*, or a test set as test_set"),
-            ({"reward": 1.5}, "reward=1.5: give a share between 0 and 1"),
-            ({"reward": float("nan")}, "reward=nan: give a share"),
-            ({"reward": -2}, "reward: -2 classes"),
+            ({"validation": 1.5}, "validation=1.5: give a share between 0 and 1"),
+            ({"validation": float("nan")}, "validation=nan: give a share"),
+            ({"validation": -2}, "validation: -2 classes"),
             ({"examples_per_class": 1}, "examples_per_class=1: give 2 or more"),
-            ({"reward": 5}, r"9 of its 10 classes have 2 or more examples, but 9 are held out \(2 test, 5 reward"),
+            (
+                {"validation": 5},
+                r"9 of its 10 classes have 2 or more examples, but 9 are held out \(2 test, 5 vali",
+            ),
             ({"examples_per_class": 6}, "0 of its 10 classes have 6 or more examples, but 6 are held out"),
         ],
     )
     def test_they_say_what_to_do(self, change, message):
         data = of_counts([5] * 9 + [1])
-        options = {"reward": 2, "selection": 2, "test": 2} | change
+        options = {"validation": 2, "selection": 2, "test": 2} | change
         with pytest.raises(InputError, match=message):
             split_classes(data, **options, generator=generator(0))
 
@@ -153,6 +162,6 @@ class TestRefusals:
 @pytest.mark.parametrize("seed", range(3))
 def test_digits_are_cut_into_four_two_two_and_two_classes(seed):
     digits = load_digits()
-    parts = split_classes(digits, reward=2, selection=2, test=2, examples_per_class=170, generator=generator(seed))
+    parts = split_classes(digits, validation=2, selection=2, test=2, examples_per_class=170, generator=generator(seed))
     assert [len(classes(getattr(parts, name))) for name in PARTS] == [4, 2, 2, 2]
     assert [len(getattr(parts, name)) for name in PARTS[1:]] == [340, 340, 340]

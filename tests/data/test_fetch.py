@@ -185,7 +185,7 @@ def test_an_archive_that_writes_outside_its_root_is_refused(server, tmp_path):
 
 def test_an_archive_without_the_published_files_never_reaches_the_final_name(server, tmp_path):
     server.body = archive({"toy-bin/a.bin": CONTENT["a.bin"]})
-    with pytest.raises(InputError, match=r"does not hold toy as published.*b\.bin"):
+    with pytest.raises(InputError, match=r"does not contain toy as published.*b\.bin"):
         fetch(source_of(server.body), tmp_path, base_url=server.url)
     assert names_under(tmp_path) == []
 
@@ -216,7 +216,7 @@ def test_check_names_what_is_missing_of_the_wrong_size_or_of_the_wrong_content(s
     (folder / "a.bin").write_bytes(b"c" * len(CONTENT["a.bin"]))
     (folder / "b.bin").write_bytes(b"b")
     assert ["sha256" in problem for problem in check(source, folder)] == [True, False]
-    assert "b.bin: 1 bytes, 5000 as published" in check(source, folder)[1]
+    assert "b.bin: it has 1 bytes, but 5000 as published" in check(source, folder)[1]
     (folder / "a.bin").unlink()
     assert "a.bin: this file is missing" in check(source, folder)[0]
 
@@ -239,5 +239,5 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
 
 
 def test_a_source_without_a_digest_is_refused(body):
-    with pytest.raises(InputError, match="unchecked"):
+    with pytest.raises(InputError, match="give sha256 or md5"):
         source_of(body, sha256=None, md5=None)

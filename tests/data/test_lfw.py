@@ -83,7 +83,7 @@ class TestPairs:
     @pytest.mark.parametrize("text", ["2\nBo\t1\t2\n", "1\nBo\t1\t2\nBo\t1\n", "1\nBo\t1\t2\nBo\t1\tDi\t1\textra\n"])
     def test_a_damaged_list_is_refused(self, folder, text):
         (folder / "pairsDevTest.txt").write_text(text)
-        with pytest.raises(InputError, match=r"pairsDevTest\.txt: not \d lines"):
+        with pytest.raises(InputError, match=r"pairsDevTest\.txt: it should have \d lines"):
             load_lfw(folder).pairs("dev_test")
 
     def test_other_names_are_refused(self, folder):
@@ -92,7 +92,8 @@ class TestPairs:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("3\nBo\t2\n", "1 people, not 3"), ("Bo\t2\n", "first line"), ("", "first line")]
+    ("text", "message"),
+    [("3\nBo\t2\n", "it has 1 people, but its first line says 3"), ("Bo\t2\n", "first line"), ("", "first line")],
 )
 def test_a_damaged_list_of_people_is_refused(folder, text, message):
     (folder / "peopleDevTest.txt").write_text(text)

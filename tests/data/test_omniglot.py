@@ -68,5 +68,5 @@ def test_what_is_not_there_is_named(omniglot, tmp_path_factory):
         load_omniglot(omniglot, size=0)
     empty = tmp_path_factory.mktemp("empty")
     (empty / "images_background").mkdir()
-    with pytest.raises(InputError, match="holds no alphabets"):
+    with pytest.raises(InputError, match="there are no alphabets"):
         load_omniglot(empty)

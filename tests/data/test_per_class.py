@@ -185,9 +185,9 @@ class TestBatchStream:
         ("options", "message"),
         [
             ({"per_class": None}, "one alone has per_class"),
-            ({"sizes": (4, 7, 2, 5, 10)}, "27 examples, this one has 28"),
-            ({"sizes": (4, 7, 2, 5, 4, 5)}, "5 classes, this one has 6"),
-            ({"per_class": 3}, "2 examples per class, this one has 3"),
+            ({"sizes": (4, 7, 2, 5, 10)}, "27 examples, but this one has 28"),
+            ({"sizes": (4, 7, 2, 5, 4, 5)}, "5 classes, but this one has 6"),
+            ({"per_class": 3}, "2 examples per class, but this one has 3"),
         ],
     )
     def test_a_state_from_another_stream_is_refused_and_changes_nothing(self, options, message):

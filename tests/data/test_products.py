@@ -70,7 +70,7 @@ def test_unreadable_images_are_left_out_and_shift_no_other(folder):
 
 def test_a_missing_image_is_noticed_before_anything_is_decoded(folder):
     (folder / "chair_final" / "101.JPG").unlink()
-    with pytest.raises(InputError, match=r"has not 1 listed images, e\.g\. .*101\.JPG"):
+    with pytest.raises(InputError, match=r"1 listed images are missing, e\.g\. .*101\.JPG"):
         open_products(folder, 6)
     assert not (folder / ".lossalign").exists()
 
@@ -78,7 +78,7 @@ def test_a_missing_image_is_noticed_before_anything_is_decoded(folder):
 @pytest.mark.parametrize("text", ["", HEADER, "a b\n", HEADER + "1 x 1 lamp_final/200.JPG\n", HEADER + "1 1 1\n"])
 def test_a_damaged_list_is_refused(folder, text):
     (folder / "Ebay_test.txt").write_text(text)
-    with pytest.raises(InputError, match=r"Ebay_test\.txt: not lines of the columns image_id class_id"):
+    with pytest.raises(InputError, match=r"Ebay_test\.txt: its lines do not have the columns image_id class_id"):
         open_products(folder, 6)
 
 

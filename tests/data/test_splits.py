@@ -1,12 +1,12 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from lossalign.core import InputError, generator
 from lossalign.data import Dataset, Splits, long_tailed_counts, split
 
-PARTS = ("train", "reward", "selection", "test")
+PARTS = ("train", "validation", "selection", "test")
 
 
 def make(targets, num_classes=None):
@@ -53,11 +53,16 @@ class TestLongTailedCounts:
 @st.composite
 def tasks(draw):
     num_classes = draw(st.integers(2, 6))
-    reward, selection, test = draw(st.tuples(*[st.integers(1, 4)] * 3))
+    validation, selection, test = draw(st.tuples(*[st.integers(1, 4)] * 3))
     ratio = draw(st.sampled_from([1.0, 2.0, 10.0]))
     extra = draw(st.lists(st.integers(1, 20), min_size=num_classes, max_size=num_classes))
-    labels = [c for c, number in enumerate(extra) for _ in range(number + reward + selection + test)]
-    sizes = {"reward_per_class": reward, "selection_per_class": selection, "test_per_class": test, "ratio": ratio}
+    labels = [c for c, number in enumerate(extra) for _ in range(number + validation + selection + test)]
+    sizes = {
+        "validation_per_class": validation,
+        "selection_per_class": selection,
+        "test_per_class": test,
+        "ratio": ratio,
+    }
     return make(draw(st.permutations(labels)), num_classes), extra, sizes, draw(st.integers(0, 99))
 
 
@@ -69,7 +74,7 @@ class TestSplit:
         parts = split(data, **sizes, generator=generator(seed))
         chosen = [i for name in PARTS for i in ids(getattr(parts, name))]
         assert len(chosen) == len(set(chosen))
-        for name in ("reward", "selection", "test"):
+        for name in ("validation", "selection", "test"):
             assert counts(parts)[name] == [sizes[f"{name}_per_class"]] * data.num_classes
         if sizes["ratio"] == 1:
             assert counts(parts)["train"] == extra
@@ -115,24 +120,24 @@ class TestSplit:
         new = list(range(data.num_classes))
         random.shuffle(new)
         renamed = make(torch.tensor(new)[data.targets], data.num_classes)
-        fractions = {"reward_fraction": 0.2, "selection_fraction": 0.1, "test_fraction": 0.1}
+        fractions = {"validation_fraction": 0.2, "selection_fraction": 0.1, "test_fraction": 0.1}
         try:
             a = counts(split(data, **fractions, generator=generator(seed)))
         except InputError:  # three parts and training need four examples of a class
             assert data.counts.min() < 4
-            return
+            reject()
         b = counts(split(renamed, **fractions, generator=generator(seed)))
         assert all([b[name][new[c]] for c in range(data.num_classes)] == a[name] for name in PARTS)
 
     def test_other_seeds_give_other_parts(self):
         data = of_counts([40, 40])
-        sizes = {"reward_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
+        sizes = {"validation_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
         a, b = (split(data, **sizes, generator=generator(seed)) for seed in (0, 1))
-        assert ids(a.reward) != ids(b.reward)
+        assert ids(a.validation) != ids(b.validation)
 
     def test_a_smaller_training_part_is_within_the_larger_and_the_other_parts_stay(self):
         data = of_counts([50, 50, 50])
-        sizes = {"reward_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
+        sizes = {"validation_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
         large = split(data, **sizes, largest=30, generator=generator(0))
         small = split(data, **sizes, largest=20, ratio=4, generator=generator(0))
         assert counts(large)["train"] == [30, 30, 30]
@@ -142,34 +147,38 @@ class TestSplit:
 
     def test_a_test_set_that_exists_is_passed_through(self):
         data, test = of_counts([10, 10]), of_counts([3, 3])
-        parts = split(data, reward_per_class=2, selection_per_class=3, test=test, generator=generator(0))
+        parts = split(data, validation_per_class=2, selection_per_class=3, test=test, generator=generator(0))
         assert parts.test is test
         assert counts(parts)["train"] == [5, 5]
 
     def test_fractions_follow_each_class_and_take_at_least_one(self):
         parts = split(
             of_counts([1000, 40, 5]),
-            reward_fraction=0.2,
+            validation_fraction=0.2,
             selection_fraction=0.1,
             test_fraction=0.25,
             generator=generator(0),
         )
         assert counts(parts) == {
             "train": [450, 18, 2],
-            "reward": [200, 8, 1],
+            "validation": [200, 8, 1],
             "selection": [100, 4, 1],
             "test": [250, 10, 1],
         }
 
     def test_a_class_that_is_too_small_is_named_with_what_it_has_and_needs(self):
-        with pytest.raises(InputError, match=r"class 'c1' has 5 examples, but 6 are needed \(1 test, 2 reward, 2 sel"):
+        with pytest.raises(InputError, match=r"class 'c1' has 5 examples, but 6 are needed \(1 test, 2 validation, "):
             split(
-                of_counts([9, 5]), reward_per_class=2, selection_per_class=2, test_per_class=1, generator=generator(0)
+                of_counts([9, 5]),
+                validation_per_class=2,
+                selection_per_class=2,
+                test_per_class=1,
+                generator=generator(0),
             )
         with pytest.raises(InputError, match=r"class 'c0' has 9 examples, but 11 are needed .*6 train"):
             split(
                 of_counts([9, 9]),
-                reward_per_class=2,
+                validation_per_class=2,
                 selection_per_class=2,
                 test_per_class=1,
                 largest=6,
@@ -179,52 +188,52 @@ class TestSplit:
     def test_a_class_without_examples_is_named(self):
         data = make([0, 0, 0, 0, 0], num_classes=2)
         with pytest.raises(InputError, match="class 'c1' has 0 examples"):
-            split(data, reward_fraction=0.2, selection_fraction=0.2, test_fraction=0.2, generator=generator(0))
+            split(data, validation_fraction=0.2, selection_fraction=0.2, test_fraction=0.2, generator=generator(0))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"reward_per_class": None}, "reward_per_class, reward_fraction: give exactly one"),
-            ({"reward_fraction": 0.1}, "reward_per_class, reward_fraction: give exactly one"),
+            ({"validation_per_class": None}, "validation_per_class, validation_fraction: give exactly one"),
+            ({"validation_fraction": 0.1}, "validation_per_class, validation_fraction: give exactly one"),
             ({"selection_fraction": 0.1}, "selection_per_class, selection_fraction: give exactly one"),
             ({"test_per_class": 0}, "or a test set as test"),
             ({"test": of_counts([2, 2])}, "second test set"),
             ({"test": of_counts([2, 2, 2]), "test_per_class": 0}, "its classes are not those"),
-            ({"reward_per_class": 0}, "reward_per_class=0"),
+            ({"validation_per_class": 0}, "validation_per_class=0"),
             ({"selection_per_class": None, "selection_fraction": 1.5}, "selection_fraction=1.5"),
             ({"ratio": 0.5}, "ratio=0.5"),
         ],
     )
     def test_what_cannot_be_meant_is_refused(self, changes, message):
-        sizes = {"reward_per_class": 1, "selection_per_class": 1, "test_per_class": 1, **changes}
+        sizes = {"validation_per_class": 1, "selection_per_class": 1, "test_per_class": 1, **changes}
         with pytest.raises(InputError, match=message):
             split(of_counts([9, 9]), **sizes, generator=generator(0))
 
     def test_a_test_set_of_another_shape_is_refused(self):
         test = Dataset(name="t", inputs=torch.zeros(2, 7), targets=torch.tensor([0, 1]), class_names=("c0", "c1"))
         with pytest.raises(InputError, match="load both the same way"):
-            split(of_counts([9, 9]), reward_per_class=1, selection_per_class=1, test=test, generator=generator(0))
+            split(of_counts([9, 9]), validation_per_class=1, selection_per_class=1, test=test, generator=generator(0))
 
 
 class TestRewardOutOfTheTrainingPart:
     def test_it_is_as_long_tailed_and_training_keeps_the_rest(self):
         data = of_counts([600, 600, 600])
-        whole = split(data, reward_per_class=1, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+        whole = split(data, validation_per_class=1, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
                       generator=generator(0))  # fmt: skip
-        cut = split(data, reward_of_train=0.2, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+        cut = split(data, validation_of_train=0.2, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
                     generator=generator(0))  # fmt: skip
         assert whole.train.counts.tolist() == [400, 100, 25]
-        assert cut.reward.counts.tolist() == [80, 20, 5]
+        assert cut.validation.counts.tolist() == [80, 20, 5]
         assert cut.train.counts.tolist() == [320, 80, 20]
 
-    def test_train_and_reward_together_are_both_and_nothing_else(self):
-        parts = split(of_counts([50, 40]), reward_of_train=0.2, selection_per_class=3, test_per_class=4,
+    def test_train_and_validation_together_are_both_and_nothing_else(self):
+        parts = split(of_counts([50, 40]), validation_of_train=0.2, selection_per_class=3, test_per_class=4,
                       generator=generator(0))  # fmt: skip
-        assert sorted(ids(parts.train_and_reward)) == sorted(ids(parts.train) + ids(parts.reward))
-        assert not set(ids(parts.train_and_reward)) & set(ids(parts.selection) + ids(parts.test))
+        assert sorted(ids(parts.train_and_validation)) == sorted(ids(parts.train) + ids(parts.validation))
+        assert not set(ids(parts.train_and_validation)) & set(ids(parts.selection) + ids(parts.test))
 
     @pytest.mark.parametrize(("share", "counts_"), [(0.0, [50, 50]), (1.0, [50, 50]), (0.2, [50, 12])])
     def test_what_cannot_be_taken_is_refused(self, share, counts_):
-        with pytest.raises(InputError, match="reward_of_train"):
-            split(of_counts(counts_), reward_of_train=share, selection_per_class=3, test_per_class=4,
+        with pytest.raises(InputError, match="validation_of_train"):
+            split(of_counts(counts_), validation_of_train=share, selection_per_class=3, test_per_class=4,
                   generator=generator(0))  # fmt: skip

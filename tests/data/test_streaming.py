@@ -99,13 +99,13 @@ class TestTheFile:
         assert (tmp_path / "cache" / "pets").is_dir()
         assert not (pets / ".lossalign").exists()
         (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match=r"cannot be kept there .* give another folder as cache"):
+        with pytest.raises(InputError, match=r"cannot be written there .* give another folder as cache"):
             map_image_folder(pets, 6, tmp_path / "file")
 
     def test_a_full_disk_is_noticed_before_anything_is_decoded(self, pets, monkeypatch, decodings):
         usage = type("Usage", (), {"free": 100})
         monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: usage)
-        with pytest.raises(InputError, match="take 2,268 bytes, 100 are free"):
+        with pytest.raises(InputError, match="take 2,268 bytes, but 100 are free"):
             map_image_folder(pets, 6)
         assert not decodings
 
@@ -125,10 +125,10 @@ class TestTheFile:
 
 
 def test_splits_and_transforms_are_those_of_the_folder_in_memory(pets):
-    options = {"reward_per_class": 2, "selection_per_class": 1, "test_per_class": 1}
+    options = {"validation_per_class": 2, "selection_per_class": 1, "test_per_class": 1}
     mapped = split(map_image_folder(pets, 6), generator=generator(0), **options)
     loaded = split(load_image_folder(pets, 6), generator=generator(0), **options)
-    for part in ("train", "reward", "selection", "test"):
+    for part in ("train", "validation", "selection", "test"):
         assert isinstance(getattr(mapped, part), MappedImages)
         same_images(getattr(mapped, part), getattr(loaded, part))
     here, there = fit_transform(mapped.train), fit_transform(loaded.train)
@@ -177,5 +177,5 @@ class TestStreamedBatches:
     def test_a_state_from_another_data_set_is_refused(self, pets):
         streamed = self.streams(pets)[1]
         state = streamed.state_dict() | {"permutation": torch.arange(20)}
-        with pytest.raises(InputError, match="20 examples, this one has 21"):
+        with pytest.raises(InputError, match="20 examples, but this one has 21"):
             streamed.load_state_dict(state)

@@ -178,7 +178,7 @@ class TestBatchStream:
 
     def test_a_state_from_another_data_set_is_refused(self):
         state = BatchStream(table(10), 3, PLAIN, generator(0)).state_dict()
-        with pytest.raises(InputError, match="10 examples, this one has 11"):
+        with pytest.raises(InputError, match="10 examples, but this one has 11"):
             BatchStream(table(11), 3, PLAIN, generator(0)).load_state_dict(state)
 
     def test_the_data_set_is_never_written_to(self):

@@ -119,7 +119,7 @@ def test_y_is_a_coordinate_beside_a_column_called_label(csv):
         ("", "has 0 columns"),
         ("a;b;label\n1;2;x\n", "has 1 columns.*commas"),
         ("a,b,label\n", "no rows"),
-        ("a,b,label\n1,2,x\n1,2\n", "row 3 has 2 columns where the first has 3"),
+        ("a,b,label\n1,2,x\n1,2\n", "row 3 has 2 columns, but the first has 3"),
         ("a,colour,label\n1,2,x\n3,red,y\n", "column 'colour', row 3 holds 'red'"),
         ("1,2,x\n3,,y\n", "column '2', row 2 holds ''"),
         ("1,?,x\n3,4,y\n", "column '2', row 1 holds '\\?'.*if this row is a header"),

@@ -1,16 +1,9 @@
+"""A config refuses what makes no sense, by name, and knows what follows from its fields."""
+
 import pytest
 
 from lossalign.core import InputError
-from lossalign.experiments import RunConfig, recipe_for
-from lossalign.experiments.config import parse_switches
-from lossalign.experiments.recipes import RECIPES
-
-
-@pytest.mark.parametrize("task", sorted(RECIPES))
-def test_a_recipe_is_a_whole_run_and_survives_json(task):
-    config = recipe_for(task)
-    assert config.task == task
-    assert RunConfig.from_json(config.to_json()) == config
+from lossalign.experiments import configure
 
 
 @pytest.mark.parametrize(
@@ -22,61 +15,48 @@ def test_a_recipe_is_a_whole_run_and_survives_json(task):
         ({"in_memory_gb": -1.0}, "in_memory_gb=-1.0: it cannot be negative"),
         ({"iterations": 0}, "iterations=0"),
         ({"every": 2000}, "every=2000: a step of K iterations must fit into the run"),
+        ({"every": 0}, "every=0: a step of K iterations must fit into the run"),
         ({"methods": ()}, "name each method once"),
         ({"methods": ("ala", "ala")}, "name each method once"),
-        ({"freeze": True}, "no policy to freeze"),
-        ({"colour": "red"}, "'colour' is not a field"),
+        ({"freeze": True}, "not a policy to freeze"),
+        ({"freeze": True, "policy": "none"}, "not a policy to freeze"),
+        ({"preset": "best"}, "preset='best'"),
     ],
 )
 def test_bad_settings_are_refused_by_name(changes, message):
     with pytest.raises(InputError, match=message):
-        recipe_for("digits", **changes)
-
-
-@pytest.mark.parametrize("task", ["mnist", "table:", "table:no-such-file.csv", "images:nowhere"])
-def test_unknown_tasks_are_refused(task):
-    with pytest.raises(InputError, match=r"unknown|does not exist"):
-        recipe_for(task)
-
-
-def test_switches_change_one_field_of_the_preset():
-    config = recipe_for("digits", switches=("returns=1", "clip=none", "evaluation=literal", "sensitivity=false"))
-    preset = config.controls()
-    assert (preset.returns, preset.clip, preset.evaluation, preset.sensitivity) == (1, None, "literal", False)
-    assert preset.reward == "relative"
-
-
-def test_switches_add_to_those_of_the_task_and_of_the_recipe_file(tmp_path):
-    assert recipe_for("omniglot").switches == ("average=4",)
-    file = tmp_path / "mine.toml"
-    file.write_text('task = "omniglot"\nswitches = ["beta=2"]\n')
-    controls = recipe_for(str(file), switches=("returns=1",)).controls()
-    assert (controls.average, controls.beta, controls.returns) == (4.0, 2.0, 1)
-    assert recipe_for(str(file), switches=("average=1", "beta=3")).switches == ("average=1", "beta=3")
-
-
-@pytest.mark.parametrize("task", ["omniglot", "cifar10-lt", "file"])
-def test_the_paper_as_printed_has_none_of_the_switches_chosen_for_the_default(task, tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_text('task = "cifar10"\nswitches = ["average=4"]\n')
-    task = str(file) if task == "file" else task
-    assert recipe_for(task, preset="paper").controls().average is None
-    assert recipe_for(task, preset="paper", switches=("average=4",)).controls().average == 4.0
-
-
-def test_another_loss_brings_its_groups_whoever_asks_for_it():
-    config = recipe_for("digits-retrieval")
-    assert config.controls().groups == ("positive", "negative")
-    assert config.controls(("loss=focal-weighting",)).groups == ("focus",)
-    assert config.controls(("loss=scale-matched", "groups=ratio")).groups == ("ratio",)
-
-
-@pytest.mark.parametrize("switch", ["returns", "colour=red", "returns=many", "evaluation=never", "sensitivity=maybe"])
-def test_bad_switches_are_refused(switch):
-    with pytest.raises(InputError, match="switch"):
-        parse_switches((switch,))
+        configure("digits", changes)
 
 
 def test_the_average_spans_two_steps_by_default():
-    recipe = recipe_for("digits", every=10).recipe()
-    assert recipe.average == pytest.approx(0.95)
+    config = configure("digits", {"every": 10})
+    assert config.optimisation_on("cpu", config.control.options).average_decay == pytest.approx(0.95)
+
+
+def test_a_remainder_of_iterations_is_not_trained():
+    config = configure("digits", {"iterations": 105, "every": 10})
+    assert config.steps == 10
+    assert config.optimisation_on("cpu", config.control.options).iterations == 100
+
+
+def test_automatic_precision_is_half_on_a_gpu_alone():
+    config = configure("digits")
+    on = {device: config.optimisation_on(device, config.control.options).precision for device in ("cpu", "cuda:0")}
+    assert on == {"cpu": "float32", "cuda:0": "bfloat16"}
+    fixed = configure("digits", {"precision": "bfloat16"})
+    assert fixed.optimisation_on("cpu", fixed.control.options).precision == "bfloat16"
+
+
+def test_a_title_leaves_out_the_folder_of_the_data(tmp_path):
+    (tmp_path / "churn.csv").write_text("a,b\n1,2\n")
+    assert configure(f"table:{tmp_path / 'churn.csv'}").short_name == "table:churn.csv"
+    assert configure("digits-lt").short_name == "digits-lt"
+
+
+def test_the_first_seed_is_where_the_seeds_begin():
+    assert list(configure("digits", {"seed": 7, "seeds": 3}).methods.all_seeds) == [7, 8, 9]
+
+
+@pytest.mark.parametrize(("task", "long_tailed"), [("cifar10-lt", True), ("cifar10", False), ("digits-lt", False)])
+def test_digits_are_no_long_tailed_images(task, long_tailed):
+    assert configure(task).long_tailed_images is long_tailed

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lossalign.experiments.populations import build
-from lossalign.experiments.recipes import recipe_for
+from lossalign.experiments import build, configure
 
 GOLDEN = Path(__file__).with_name("curves.json")
 CASES = {
@@ -20,7 +19,9 @@ CASES = {
 
 def curves(case):
     """Losses, metrics and Φ of every child at 8 steps."""
-    config = recipe_for("digits-lt", children=2, seeds=1, iterations=80, engine="sequential", **CASES[case])
+    config = configure(
+        "digits-lt", {"children": 2, "seeds": 1, "iterations": 80, "engine": "sequential", **CASES[case]}
+    )
     (population,) = build(config).populations.values()
     records = [population.step() for _ in range(config.steps)]
     return {

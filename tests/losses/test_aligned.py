@@ -159,7 +159,7 @@ def test_a_step_up_and_a_step_down_weigh_nearly_the_same(group: str, size: int) 
     logits[:, 0] -= 2.0
     loss = AlignedLoss(size, groups=(group,))
     start, step = loss.spec.initial, torch.zeros(loss.spec.size)
-    step[0] = loss.spec.step[0]
+    step[0] = loss.spec.beta[0]
     base = loss(logits, targets, start).double().mean()
     up, down = (loss(logits, targets, start + s).double().mean() - base for s in (step, -step))
     assert up * down < 0
@@ -232,9 +232,9 @@ def test_classes_that_are_ruled_out_stay_ruled_out(groups: tuple[str, ...]) -> N
 
 
 def test_ranges_and_steps_are_these() -> None:
-    spec = AlignedLoss(3, groups=ALL[::-1], step=0.6).spec
+    spec = AlignedLoss(3, groups=ALL[::-1], beta=0.6).spec
     assert tuple(spec.slices) == ALL
-    assert [(group.low, group.high, group.step) for group in spec.groups] == [
+    assert [(group.low, group.high, group.beta) for group in spec.groups] == [
         (-3.0, 3.0, 0.6),
         (-3.0, 3.0, 0.6),
         (-1.0, 1.0, pytest.approx(0.2)),

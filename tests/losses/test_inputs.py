@@ -11,7 +11,7 @@ from lossalign.core import InputError, ParameterGroup, ParameterSpec
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 
 LOSSES = pytest.mark.parametrize("make", [AlignedLoss, ClassCorrelationLoss])
-GROUP = {"name": "g", "labels": ("a", "b"), "initial": 0.0, "low": -1.0, "high": 1.0, "step": 0.1}
+GROUP = {"name": "g", "labels": ("a", "b"), "initial": 0.0, "low": -1.0, "high": 1.0, "beta": 0.1}
 
 
 @LOSSES
@@ -45,8 +45,8 @@ def test_groups_and_classes(make: Callable[..., AdaptiveLoss]) -> None:
         make(3, groups=())
     with pytest.raises(InputError, match="num_classes=1: a classification loss needs at least 2"):
         make(1)
-    with pytest.raises(InputError, match=r"step=-0\.\d+ must be positive"):
-        make(3, step=-0.1)
+    with pytest.raises(InputError, match=r"beta=-0\.\d+ must be positive"):
+        make(3, beta=-0.1)
 
 
 def test_form() -> None:
@@ -71,8 +71,8 @@ def test_frequencies_may_be_counts() -> None:
     [
         ({"labels": ()}, "labels is empty"),
         ({"low": 1.0}, "low=1.0 must be below high=1.0"),
-        ({"step": 0.0}, "step=0.0 must be positive"),
-        ({"step": 3.0}, "step=3.0 must be positive and at most high - low = 2.0"),
+        ({"beta": 0.0}, "beta=0.0 must be positive"),
+        ({"beta": 3.0}, "beta=3.0 must be positive and at most high - low = 2.0"),
         ({"initial": (0.0,)}, "initial has 1 values for 2 labels"),
         ({"initial": 2.0}, r"initial must lie in \[-1.0, 1.0\]"),
         ({"classes": ((0, 0),)}, "classes needs one pair for each of 2 labels"),

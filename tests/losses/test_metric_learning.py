@@ -126,11 +126,11 @@ def test_statistics_are_the_mean_distances_of_positive_and_negative_pairs() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: losses.ProxyAnchorLoss(6, 6), "loss=ProxyAnchorLoss: it has weights of its own"),
-        (lambda: losses.ArcFaceLoss(6, 6), "loss=ArcFaceLoss: it has weights of its own"),
-        (lambda: losses.MarginLoss(learn_beta=True), "loss=MarginLoss: it has weights of its own"),
-        (lambda: losses.DynamicSoftMarginLoss(), "loss=DynamicSoftMarginLoss: it remembers earlier batches"),
-        (lambda: losses.CrossBatchMemory(losses.CircleLoss(), 6), "loss=CrossBatchMemory: it remembers"),
+        (lambda: losses.ProxyAnchorLoss(6, 6), "loss=ProxyAnchorLoss: it has trainable weights"),
+        (lambda: losses.ArcFaceLoss(6, 6), "loss=ArcFaceLoss: it has trainable weights"),
+        (lambda: losses.MarginLoss(learn_beta=True), "loss=MarginLoss: it has trainable weights"),
+        (lambda: losses.DynamicSoftMarginLoss(), "loss=DynamicSoftMarginLoss: it keeps earlier batches"),
+        (lambda: losses.CrossBatchMemory(losses.CircleLoss(), 6), "loss=CrossBatchMemory: it keeps earlier"),
     ],
 )
 def test_losses_with_weights_or_a_memory_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -141,11 +141,11 @@ def test_losses_with_weights_or_a_memory_are_refused(make: Callable[[], Any], me
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pml-quadruplet", "'pml-quadruplet' is unknown to pytorch-metric-learning; .*pml-multi-similarity"),
+        ("pml-quadruplet", "'pml-quadruplet': pytorch-metric-learning has no such loss; .*pml-multi-similarity"),
         ("pml-arc-face", "'pml-arc-face': ArcFaceLoss needs more than embeddings and labels.*pml-multi-similarity"),
         ("pml-sub-center-arc-face", "SubCenterArcFaceLoss needs more"),
         ("pml-vic-reg", "VICRegLoss needs more"),
-        ("pml-dynamic-soft-margin", "it remembers earlier batches"),
+        ("pml-dynamic-soft-margin", "it keeps earlier batches"),
     ],
 )
 def test_names_that_give_no_loss_say_so(name: str, message: str) -> None:

@@ -75,9 +75,9 @@ def test_the_worst_recall_is_the_expected_one_of_a_network_that_is_sure(case: tu
     outputs, targets = case
     sure = torch.eye(outputs.shape[1])[outputs.argmax(-1)] * 1e4
     metric = WorstClassRecall()
-    assert metric.finer is not None
-    assert metric.finer.higher_is_better == metric.higher_is_better
-    assert float(metric.finer(sure, targets)) == pytest.approx(float(metric(outputs, targets)), abs=1e-6)
+    assert metric.tie_breaker is not None
+    assert metric.tie_breaker.higher_is_better == metric.higher_is_better
+    assert float(metric.tie_breaker(sure, targets)) == pytest.approx(float(metric(outputs, targets)), abs=1e-6)
 
 
 @given(predictions(), st.integers(0, 10_000))

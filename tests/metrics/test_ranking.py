@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -56,15 +57,42 @@ def test_the_order_of_samples_does_not_matter(case: tuple[Tensor, Tensor], rando
         torch.testing.assert_close(area(scores[order], positives[order]), area(scores, positives))
 
 
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
-@pytest.mark.parametrize("decimals", [0, 4])
-def test_macro_equals_torchmetrics_on_softmax(scale: float, decimals: int) -> None:
+def plain_log_odds(outputs: Tensor) -> np.ndarray:
+    """z_c − log Σ_{j≠c} exp z_j in float64, one entry at a time; rounded, so that what ties exactly ties here too."""
+    rows = outputs.double().tolist()
+    found = np.zeros(outputs.shape)
+    for v, row in enumerate(rows):
+        for c, score in enumerate(row):
+            others = [z for j, z in enumerate(row) if j != c]
+            top = max(others)
+            found[v, c] = score - top - math.log(math.fsum(math.exp(z - top) for z in others))
+    return np.round(found, 4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_macro_equals_sklearn_on_log_odds_that_tie_or_saturate(scale: float) -> None:
     g = torch.Generator().manual_seed(0)
-    outputs = (torch.randn(300, 5, generator=g) * scale).round(decimals=decimals)
+    outputs = (torch.randn(300, 5, generator=g) * scale).round()
     targets = torch.randint(0, 5, (300,), generator=g)
+    scores, positives = plain_log_odds(outputs), [(targets == c).numpy() for c in range(5)]
+    each = [average_precision_score(positives[c], scores[:, c]) for c in range(5)]
+    assert float(AUCPR()(outputs, targets)) == pytest.approx(np.mean(each), abs=1e-5)
+    each = [roc_auc_score(positives[c], scores[:, c]) for c in range(5)]
+    assert float(AUROC()(outputs, targets)) == pytest.approx(np.mean(each), abs=1e-5)
+
+
+def test_macro_equals_torchmetrics_on_softmax_that_does_not_saturate() -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(300, 5, generator=g), torch.randint(0, 5, (300,), generator=g)
     probabilities = outputs.softmax(-1)
     torch.testing.assert_close(AUCPR()(outputs, targets), multiclass_average_precision(probabilities, targets, 5))
     torch.testing.assert_close(AUROC()(outputs, targets), multiclass_auroc(probabilities, targets, 5))
+
+
+def test_macro_and_binary_agree_on_two_classes_with_large_logits() -> None:
+    outputs = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 40.0], [40.0, 0.0]])
+    targets = torch.tensor([1, 1, 0, 0])
+    assert float(AUROC()(outputs, targets)) == float(AUROC("binary")(outputs, targets)) == 1
 
 
 def test_classes_without_samples_are_left_out_of_macro() -> None:

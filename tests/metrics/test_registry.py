@@ -65,7 +65,7 @@ def test_costs_come_from_a_file(tmp_path, suffix: str) -> None:
     metric = metric_named(f"mean-cost:{path}", num_classes=2)
     assert isinstance(metric, MeanCost)
     assert metric.costs.tolist() == [[0, 10], [1, 0]]
-    with pytest.raises(InputError, match="costs is for 2 classes, the outputs have 3"):
+    with pytest.raises(InputError, match=r"costs is for 2 classes, .*the outputs have 3"):
         metric_named(f"mean-cost:{path}", num_classes=3)
 
 

@@ -100,7 +100,7 @@ def test_a_metric_of_counts_of_your_own_counts_again() -> None:
 
 
 @pytest.mark.parametrize("metric", [AUCPR(), Agreement()], ids=lambda metric: metric.name)
-def test_too_many_classes_are_not_worked_out_and_that_is_said(metric: Metric, monkeypatch) -> None:
+def test_too_many_classes_are_not_computed_and_that_is_said(metric: Metric, monkeypatch) -> None:
     monkeypatch.setattr(sensitivity, "_SCORED", 2 * 4 * 16)
     g = torch.Generator().manual_seed(0)
     few, many = (torch.randn(4, size, generator=g) for size in (4, 5))
@@ -108,7 +108,7 @@ def test_too_many_classes_are_not_worked_out_and_that_is_said(metric: Metric, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert class_sensitivity(metric, few, targets).any()
-    with pytest.warns(UserWarning, match=f"'{metric.name}': what each of 5 classes could still gain is not worked out"):
+    with pytest.warns(UserWarning, match=f"'{metric.name}': the sensitivity of 5 classes is not computed"):
         gains = over_children(lambda o, t: class_sensitivity(metric, o, t), True, many[None], targets[None])
     assert torch.equal(gains, torch.zeros(1, 5, 2))
 

@@ -151,7 +151,10 @@ def test_the_current_directory_is_importable_during_the_call_only(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet", "unknown; choose from resnet20.*wrn-28-10.*densenet-100-12.*small-cnn.*mlp.*module:factory"),
+        (
+            "resnet",
+            "unknown; choose from (?=.*resnet)(?=.*wrn-28-10)(?=.*densenet-100-12)(?=.*small-cnn).*mlp.*module:factory",
+        ),
         ("ResNet20", "unknown"),
         ("wrn-28", "unknown"),
         ("mlp-x", "unknown"),

@@ -93,7 +93,7 @@ def test_a_model_that_is_one_linear_layer_becomes_one_cosine_layer():
     [
         (
             "convolutional",
-            r"\+cosine exchanges a last nn.Linear with 4 outputs.*but it has no nn.Linear; leave \+cosine",
+            r"\+cosine replaces a last nn.Linear with 4 outputs.*but it has no nn.Linear; leave \+cosine",
         ),
         ("ends_in_a_convolution", "its last nn.Linear has 6 outputs"),
     ],
@@ -105,5 +105,5 @@ def test_a_network_without_a_last_linear_layer_is_refused(own, factory, message)
 
 @pytest.mark.parametrize("name", ["resnet8+cosin", "resnet8+cosine+cosine", "+cosine", "resnet8+"])
 def test_other_endings_are_unknown(name):
-    with pytest.raises(InputError, match=r"is unknown; choose from .*each may end in \+cosine"):
+    with pytest.raises(InputError, match=r"is unknown; choose from .*each may end in .*\+cosine"):
         build(name)

@@ -12,14 +12,24 @@ from PIL import Image
 
 from lossalign.core import InputError, RunFolderError
 from lossalign.report import curves_figure, figures, phi_figure, style, write_pictures
-from lossalign.report.folder import Curves
+from lossalign.runs import Curves, PhiGroup
+from lossalign.runs.folder import FORMAT, SCHEMA
 
+ROLES = {"fixed": "baseline", "ala": "learner"}
 GREY, BLUE, VERMILLION = (0x7F, 0x7F, 0x7F), (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 EVERY = 10
 
 
 def write_run(
-    folder: Path, *, methods=("fixed", "ala"), seeds=2, children=3, steps=6, classes=4, groups=("offsets", "pairs")
+    folder: Path,
+    *,
+    methods=("fixed", "ala"),
+    roles=ROLES,
+    seeds=2,
+    children=3,
+    steps=6,
+    classes=4,
+    groups=("offsets", "pairs"),
 ):
     """A run folder with made-up curves: `ala` in population `aligned`, all others in `rivals`."""
     rng = np.random.default_rng(0)
@@ -28,12 +38,13 @@ def write_run(
         population = "aligned" if method == "ala" else "rivals"
         for seed in range(seeds):
             start = sizes.get(population, 0)
-            arms.append(
-                {"method": method, "seed": seed, "children": children, "population": population, "start": start}
-            )
+            who = {"method": method, "role": roles.get(method, "rival"), "plain": ":" not in method, "seed": seed}
+            arms.append({**who, "children": children, "population": population, "start": start})
             sizes[population] = start + children
     config = {
-        "task": {"name": "two moons"},
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "task": {"name": "two moons", "class_names": [f"class {c}" for c in range(classes)]},
         "metric": "balanced-error",
         "higher_is_better": False,
         "percent": True,
@@ -67,6 +78,8 @@ def write_phi(folder, population, size, steps, classes, groups, rng):
         steps=np.arange(1, steps + 1),
         group_names=np.array(groups),
         group_sizes=np.array([len(where[group]) for group in groups]),
+        group_relative=np.array([False] * len(groups)),
+        group_readings=np.array([""] * len(groups)),
         labels=np.array([f"{i}·{j}" for i, j in pairs]),
         classes=np.array(pairs),
     )
@@ -115,13 +128,48 @@ def test_both_pictures_lie_in_the_run_folder(run):
         assert_is_a_picture(path)
 
 
-def test_fixed_is_grey_and_ala_has_its_own_colour_wherever_it_stands(tmp_path):
+def test_the_baseline_is_grey_and_the_learner_has_its_own_colour_wherever_it_stands(tmp_path):
     both = pixels(curves_figure(write_run(tmp_path / "a", methods=("focal", "ala", "fixed"))))
     assert min(count(both, colour) for colour in (GREY, BLUE, VERMILLION)) > 200
     without = pixels(curves_figure(write_run(tmp_path / "b", methods=("ala",))))
     assert count(without, BLUE) > 200
     assert count(without, GREY) < 50
     assert count(without, VERMILLION) == 0
+
+
+def test_colours_follow_roles_and_not_names():
+    shown = style.method_colours(["b", "still", "a", "mine"], ["still", "other"], ["mine", "mine:horizon=1"])
+    assert (shown["still"], shown["mine"]) == ("#7f7f7f", "#0072B2")
+    assert len(set(shown.values())) == 4
+    assert set(style.method_colours(["a", "b"], [], []).values()) == {"#0072B2", "#D55E00"}
+
+
+def test_the_phi_picture_is_about_the_learner_whatever_its_name(tmp_path):
+    roles = {"still": "baseline", "mine": "learner"}
+    run = write_run(tmp_path / "run", methods=("still", "other", "mine"), roles=roles, seeds=1, groups=("offsets",))
+    before = phi_figure(run).read_bytes()
+    with np.load(run / "phi-rivals.npz") as saved:
+        phi = saved["phi"]
+    for rows, same in ((slice(0, 3), True), (slice(3, 6), True), (slice(6, 9), False)):
+        changed = phi.copy()
+        changed[:, rows] += 0.5
+        change_phi(run, "rivals", phi=changed)
+        assert (phi_figure(run).read_bytes() == before) is same
+
+
+@pytest.mark.parametrize(
+    ("moved", "relative", "reading", "title"),
+    [
+        (True, False, "", "offsets"),
+        (True, False, "higher favours the class", "offsets: higher favours the class"),
+        (True, True, "higher favours the class", "offsets, centred: higher favours the class"),
+        (False, True, "higher favours the class", "offsets, centred: did not move"),
+    ],
+)
+def test_the_title_of_a_group_says_which_direction_means_what(moved, relative, reading, title):
+    values = np.arange(4, dtype=np.float32).reshape(2, 1, 2) * moved
+    group = PhiGroup("offsets", values, ["0", "1"], np.array([[0, 0], [1, 1]]), ["cat", "dog"], relative, reading)
+    assert figures._group_title(group) == title
 
 
 def test_a_method_far_behind_is_still_in_sight(run):
@@ -193,7 +241,7 @@ def test_phi_that_never_moved(run):
     assert_is_a_picture(phi_figure(run))
 
 
-def test_the_phi_picture_is_about_ala_alone(tmp_path):
+def test_the_phi_picture_is_about_the_learner_alone(tmp_path):
     run = write_run(tmp_path / "run", groups=("offsets",))
     before = phi_figure(run).read_bytes()
     change_phi(run, "rivals", phi=np.ones((6, 6, 4), np.float32))
@@ -202,7 +250,7 @@ def test_the_phi_picture_is_about_ala_alone(tmp_path):
     assert phi_figure(run).read_bytes() != before
 
 
-def test_without_ala_the_phi_picture_is_about_the_first_method_that_learns(tmp_path):
+def test_without_a_learner_the_phi_picture_is_about_the_first_method_that_is_no_baseline(tmp_path):
     run = write_run(tmp_path / "run", methods=("fixed", "hyper", "other"), seeds=1, groups=("offsets",))
     before = phi_figure(run).read_bytes()
     with np.load(run / "phi-rivals.npz") as saved:
@@ -217,7 +265,8 @@ def test_without_ala_the_phi_picture_is_about_the_first_method_that_learns(tmp_p
 def test_names_are_text_and_not_formulas(tmp_path):
     run = write_run(tmp_path / "run", methods=("fixed", "$x_{"))
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"task": {"name": "$\\frac{"}, "metric": "cost in $ per $"}))
+    task = config["task"] | {"name": "$\\frac{", "class_names": ["$\\beta"] * 4}
+    (run / "config.json").write_text(json.dumps(config | {"task": task, "metric": "cost in $ per $"}))
     change_phi(run, "rivals", labels=np.array(["$\\alpha"] * 10))
     for path in write_pictures(run):
         assert_is_a_picture(path)
@@ -273,9 +322,9 @@ def test_a_crowded_comparison_shows_means_alone_and_tells_equal_colours_apart(tm
     from lossalign.report.figures import _draw_curves
     from lossalign.report.style import method_colours
 
-    names = ["fixed", "ala", *(f"ala:returns={t}" for t in range(1, 12))]
+    names = ["fixed", "ala", *(f"ala:horizon={t}" for t in range(1, 12))]
     methods = {name: Curves(np.arange(3.0), np.ones((3, 4)), np.zeros(4, dtype=int)) for name in names}
     _, axes = plt.subplots()
-    _draw_curves(axes, methods, method_colours(names))
+    _draw_curves(axes, methods, method_colours(names, ["fixed"], ["ala"]), ["fixed"])
     shown = [(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_color() != "white"]
     assert len(shown) == len(set(shown)) == len(names)

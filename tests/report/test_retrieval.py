@@ -10,7 +10,9 @@ from PIL import Image
 
 from lossalign.core import RunFolderError
 from lossalign.report import distances_figure, neighbours_figure, write_retrieval
-from lossalign.report.retrieval import Found, overlap
+from lossalign.report.retrieval import overlap
+from lossalign.runs import SavedRetrieval
+from lossalign.runs.folder import FORMAT, SCHEMA
 
 GREEN, ORANGE = (0x00, 0x9E, 0x73), (0xD5, 0x5E, 0x00)
 
@@ -18,9 +20,12 @@ GREEN, ORANGE = (0x00, 0x9E, 0x73), (0xD5, 0x5E, 0x00)
 def write_run(folder: Path, *, methods=("fixed", "ala"), queries=8, count=8, shape=(8, 8, 1), name="cat", **arrays):
     """A run folder with made-up neighbours: the first half is right."""
     rng = np.random.default_rng(0)
-    config = {"task": {"name": "two moons"}, "metric": "recall@1", "higher_is_better": True, "percent": True}
+    config = {"format": FORMAT, "schema": SCHEMA, "task": {"name": "two moons"}, "metric": "recall@1"}
+    roles = {"fixed": "baseline", "ala": "learner"}
+    arms = [{"method": name, "role": roles.get(name, "rival"), "plain": True} for name in methods]
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config | {"higher_is_better": True, "percent": True}))
+    (folder / "arms.json").write_text(json.dumps(arms))
     right = np.broadcast_to(np.arange(count) < max(1, count // 2), (len(methods), queries, count))
     np.savez(
         folder / "retrieval.npz",
@@ -104,7 +109,7 @@ def test_right_and_wrong_neighbours_are_framed_as_such(tmp_path):
 def test_a_method_shows_its_own_neighbours(tmp_path):
     run = write_run(tmp_path / "run")
     before = pixels(neighbours_figure(run))
-    neighbours = Found.read(run).arrays["neighbours"].copy()
+    neighbours = SavedRetrieval.read(run).arrays["neighbours"].copy()
     neighbours[1] = 29
     after = pixels(neighbours_figure(write_run(run, neighbours=neighbours)))
     changed = (before != after).any((0, 2)).nonzero()[0]
@@ -113,7 +118,7 @@ def test_a_method_shows_its_own_neighbours(tmp_path):
 
 def test_inputs_without_images_have_distances_alone(tmp_path):
     run = write_run(tmp_path / "run")
-    arrays = {name: array for name, array in Found.read(run).arrays.items() if name != "images"}
+    arrays = {name: array for name, array in SavedRetrieval.read(run).arrays.items() if name != "images"}
     np.savez(run / "retrieval.npz", **arrays)
     assert write_retrieval(run) == [run / "distances.png"]
 
@@ -133,9 +138,14 @@ def test_overlap_is_the_area_under_both():
     assert overlap(np.array([[1, 1, 0], [0, 10, 10]])) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("value", "shown"), [(0.8, "recall@1 80.0 %"), (np.nan, "recall@1 has no value")])
+def test_the_score_of_a_method_is_said(tmp_path, value, shown):
+    assert SavedRetrieval.read(write_run(tmp_path / "run", scores=np.full(2, value))).score(0) == shown
+
+
 def test_what_was_left_out_is_said(tmp_path):
-    assert Found.read(write_run(tmp_path / "a")).seen == "240 of the 13,180 samples of the selection split"
-    assert Found.read(write_run(tmp_path / "b", of=240)).seen == "the 240 samples of the selection split"
+    assert SavedRetrieval.read(write_run(tmp_path / "a")).samples == "240 of the 13,180 samples of the selection split"
+    assert SavedRetrieval.read(write_run(tmp_path / "b", of=240)).samples == "the 240 samples of the selection split"
 
 
 def test_pictures_are_the_same_each_time_and_leave_matplotlib_alone(tmp_path):
@@ -146,9 +156,11 @@ def test_pictures_are_the_same_each_time_and_leave_matplotlib_alone(tmp_path):
 
 
 def test_a_run_of_classification_has_no_such_pictures(tmp_path):
-    assert write_retrieval(tmp_path) == []
-    with pytest.raises(RunFolderError, match="metric learning"):
-        distances_figure(tmp_path)
+    run = write_run(tmp_path / "run")
+    (run / "retrieval.npz").unlink()
+    assert write_retrieval(run) == []
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        distances_figure(run)
 
 
 def test_a_damaged_file_is_named(tmp_path):

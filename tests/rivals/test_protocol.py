@@ -47,7 +47,7 @@ RIVALS = pytest.mark.parametrize(("spec", "make"), list(MAKERS.values()), ids=li
 def look(t: int, spec: ParameterSpec) -> Observation:
     g = generator(t, "seen")
     return Observation(
-        metric=torch.rand(CHILDREN, generator=g),
+        error=torch.rand(CHILDREN, generator=g),
         statistics=3 * torch.rand(CHILDREN, spec.size, 2, generator=g),
         sensitivity=torch.rand(CHILDREN, spec.size, 2, generator=g),
         progress=(t + 1) / 10,
@@ -64,7 +64,7 @@ def test_phi_has_a_row_for_each_child_and_stays_in_range(
         assert rival.phi.dtype == torch.float32
         spec.check(rival.phi)
         handed_out.append((rival.phi, rival.phi.clone()))
-        assert all(told.shape == (CHILDREN,) for told in rival.step(look(t, spec)).values())
+        assert all(told.shape == (CHILDREN,) for told in rival.move(look(t, spec)).values())
     assert all(torch.equal(phi, copy) for phi, copy in handed_out), "Φ that was handed out is never written to"
 
 
@@ -73,25 +73,25 @@ def test_phi_has_a_row_for_each_child_and_stays_in_range(
 def test_goes_on_exactly_from_its_state(spec: ParameterSpec, make: Callable[[int], Controller], at: int) -> None:
     rival, again = make(0), make(1)
     for t in range(at):
-        rival.step(look(t, spec))
+        rival.move(look(t, spec))
     buffer = io.BytesIO()
     torch.save(rival.state_dict(), buffer)
     buffer.seek(0)
     again.load_state_dict(torch.load(buffer, weights_only=True))
     for t in range(at, 10):
         assert torch.equal(again.phi, rival.phi)
-        rival.step(look(t, spec))
-        again.step(look(t, spec))
+        rival.move(look(t, spec))
+        again.move(look(t, spec))
     assert torch.equal(again.phi, rival.phi)
 
 
 @RIVALS
 def test_a_kept_state_does_not_change(spec: ParameterSpec, make: Callable[[int], Controller]) -> None:
     rival = make(0)
-    rival.step(look(0, spec))
+    rival.move(look(0, spec))
     state, expected = rival.state_dict(), rival.phi.clone()
     for t in range(1, 10):
-        rival.step(look(t, spec))
+        rival.move(look(t, spec))
     rival.load_state_dict(state)
     assert torch.equal(rival.phi, expected)
 
@@ -99,5 +99,5 @@ def test_a_kept_state_does_not_change(spec: ParameterSpec, make: Callable[[int],
 @RIVALS
 def test_the_global_stream_is_left_alone(spec: ParameterSpec, make: Callable[[int], Controller]) -> None:
     before = torch.get_rng_state()
-    make(0).step(look(0, spec))
+    make(0).move(look(0, spec))
     assert torch.equal(torch.get_rng_state(), before)

@@ -10,7 +10,7 @@ from lossalign.rivals import ReplayedController, inverse_frequency, logit_adjust
 
 BEFORE, AFTER = torch.tensor([500, 100, 20, 5]), torch.tensor([550, 150, 70, 55])
 SPEC = AlignedLoss(4, groups=("weights", "offsets")).spec
-SEEN = Observation(metric=torch.zeros(2), statistics=torch.zeros(2, 8, 1), sensitivity=torch.zeros(2, 8, 2), progress=0)
+SEEN = Observation(error=torch.zeros(2), statistics=torch.zeros(2, 8, 1), sensitivity=torch.zeros(2, 8, 2), progress=0)
 
 
 def test_logit_adjustment_stays_logit_adjustment_and_class_weights_class_weights() -> None:
@@ -46,7 +46,7 @@ def test_phi_follows_the_schedule_and_stays_at_its_last_value() -> None:
     for _ in range(3):
         seen.append(rival.phi[:, 4:].unique().tolist())
         assert not rival.phi[:, :4].any()
-        rival.step(SEEN)
+        rival.move(SEEN)
     assert seen == [[0.30000001192092896], [3.0], [3.0]]
 
 
@@ -57,7 +57,7 @@ def test_it_waits_at_the_start_until_there_is_something_to_follow() -> None:
     learned["offsets"] = torch.ones(5, 4)
     assert rival.phi[:, 4:].unique().tolist() == [1.0]
     again = ReplayedController(SPEC, children=2, schedule=lambda: {"offsets": torch.arange(5.0)[:, None].expand(-1, 4)})
-    rival.step(SEEN)
-    rival.step(SEEN)
+    rival.move(SEEN)
+    rival.move(SEEN)
     again.load_state_dict(rival.state_dict())
     assert again.phi[:, 4:].unique().tolist() == [2.0]

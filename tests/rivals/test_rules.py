@@ -20,7 +20,7 @@ LOSSES = st.lists(st.floats(0, 5, width=32), min_size=2, max_size=10)
 
 def see(statistics: Tensor) -> Observation:
     return Observation(
-        metric=torch.zeros(len(statistics)),
+        error=torch.zeros(len(statistics)),
         statistics=statistics,
         sensitivity=torch.zeros(*statistics.shape[:2], 2),
         progress=0.5,
@@ -55,7 +55,7 @@ def test_the_proportional_rule_moves_offsets_alone_and_stops_at_the_edge() -> No
     statistics = torch.rand(2, 6, 1, generator=generator(0))
     statistics[:, 3:, 0] = torch.tensor([0.1, 0.5, 0.9])
     for _ in range(40):
-        rule.step(see(statistics))
+        rule.move(see(statistics))
         spec.check(rule.phi)
     assert not rule.phi[:, :3].any()
     torch.testing.assert_close(rule.phi[:, 3:], torch.tensor([3.0, 0.0, -3.0]).expand(2, -1), atol=1e-4, rtol=0)
@@ -71,7 +71,7 @@ def test_the_random_matrix_is_drawn_anew_around_the_identity() -> None:
     rival = random_matrix(spec, children=20, generator=generator(0))
     drawn = [rival.phi]
     for _ in range(5):
-        rival.step(see(torch.zeros(20, spec.size, 2)))
+        rival.move(see(torch.zeros(20, spec.size, 2)))
         spec.check(rival.phi)
         drawn.append(rival.phi)
     assert len({tuple(phi.flatten().tolist()) for phi in drawn}) == 6
@@ -96,7 +96,7 @@ def test_confusion_becomes_the_identity_as_the_network_learns(certainty: float) 
     logits = certainty * torch.nn.functional.one_hot(targets, 3).float()
     rival = confusion_matrix(loss.spec, children=1)
     assert torch.equal(rival.phi[0], loss.spec.initial)
-    rival.step(see(loss.statistics(logits, targets)[None]))
+    rival.move(see(loss.statistics(logits, targets)[None]))
     loss.spec.check(rival.phi)
     right = math.exp(certainty) / (math.exp(certainty) + 2)
     matrix = loss.matrix(rival.phi[0])

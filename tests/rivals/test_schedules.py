@@ -24,7 +24,7 @@ def spec() -> ParameterSpec:
 
 def at(progress: float) -> Observation:
     return Observation(
-        metric=torch.rand(2), statistics=torch.rand(2, 6, 2), sensitivity=torch.rand(2, 6, 2), progress=progress
+        error=torch.rand(2), statistics=torch.rand(2, 6, 2), sensitivity=torch.rand(2, 6, 2), progress=progress
     )
 
 
@@ -69,7 +69,7 @@ def test_fixed_stays(spec: ParameterSpec) -> None:
     rival = fixed(spec, children=2)
     for progress in (0.1, 0.5, 1.0):
         assert torch.equal(rival.phi, spec.initial.expand(2, -1))
-        rival.step(at(progress))
+        rival.move(at(progress))
     assert torch.equal(rival.phi, spec.initial.expand(2, -1))
 
 
@@ -83,7 +83,7 @@ def test_a_deferred_loss_switches_on_exactly_at_its_fraction(spec: ParameterSpec
             first = step
         expected = torch.cat([torch.zeros(3), VALUES if first else torch.zeros(3)])
         assert torch.equal(rival.phi, expected.expand(2, -1))
-        rival.step(at(step / steps))
+        rival.move(at(step / steps))
     assert first == round(since * steps) + 1
 
 

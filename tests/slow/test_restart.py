@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lossalign.experiments import fit
+from lossalign import fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds ranks by /proc")]
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lossalign as la
-from lossalign.control import switch
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -30,7 +29,10 @@ def assert_equal(one: Any, other: Any) -> None:
     mine, theirs = flat(one), flat(other)
     assert mine.keys() == theirs.keys()
     for key, value in mine.items():
-        assert torch.equal(value, theirs[key]) if isinstance(value, Tensor) else value == theirs[key], key
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(value, theirs[key], rtol=0, atol=0, equal_nan=True, msg=key)
+        else:
+            assert value == theirs[key], key
 
 
 def copied(state: Any) -> Any:
@@ -60,7 +62,7 @@ class Problem:
             yield self.inputs[at], self.targets[at]
 
     def aligner(self, every: int = 3, total_steps: int = 60, **options: Any) -> la.Aligner:
-        fresh: dict[str, Any] = {"loss": la.AlignedLoss(3), "metric": la.metrics.BalancedError(), "policy": "fresh"}
+        fresh: dict[str, Any] = {"loss": la.AlignedLoss(3), "metric": la.metrics.BalancedError(), "controller": "fresh"}
         given: dict[str, Any] = {**fresh, **options}
         loader: Iterable[Any] = given.pop("val_loader", self.val_loader)
         return la.Aligner(given.pop("loss"), given.pop("metric"), loader, total_steps, every=every, **given)
@@ -92,7 +94,7 @@ def problem() -> Problem:
 @pytest.fixture
 def still() -> la.Preset:
     """A preset whose policy never moves Φ."""
-    return switch(la.default(), {"zero_bias": 1e4, "entropy_bonus": 0.0})
+    return la.default(zero_bias=1e4, entropy_bonus=0.0)
 
 
 @pytest.fixture(name="assert_equal")

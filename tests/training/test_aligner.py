@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 import lossalign as la
-from lossalign.control import switch
-from lossalign.training.aligner import evaluating
+from lossalign.training.weights import evaluating
 
 
 class OwnLoop:
@@ -78,7 +77,7 @@ def test_it_is_plain_cross_entropy_until_phi_moves(
     aligner = problem.aligner(every=6 if way == "accumulation" else 12, val_loader=loader)
     own.run(aligner, aligner.step)
     assert_equal(own.state(), plain_state)
-    assert len(aligner.history) == 1  # the whole step is over: measured three times, and Φ has moved
+    assert len(aligner.history) == 1  # the whole step is over: measured, and Φ has moved
     assert (aligner.phi != 0).any()
 
 
@@ -95,19 +94,19 @@ def test_it_is_plain_cross_entropy_for_as_long_as_phi_stays(
     for _ in range(3):
         own.run(aligner, aligner.step)
     assert len(aligner.history) == 18
-    assert not aligner.history.any()
+    assert not aligner.history.phi.any()
     assert_equal(own.state(), plain_state)
 
 
 @pytest.mark.parametrize("name", ["default", "paper"])
 @pytest.mark.parametrize("evaluation", ["literal", "minibatch", "window"])
 def test_every_preset_moves_phi(name: str, evaluation: str, problem: Any) -> None:
-    preset = switch({"default": la.default, "paper": la.paper}[name](), {"evaluation": evaluation})
+    preset = {"default": la.default, "paper": la.paper}[name](evaluation=evaluation)
     loss = la.AlignedLoss(3) if name == "default" else la.ClassCorrelationLoss(3)
     aligner = problem.aligner(preset=preset, loss=loss)
     problem.train(aligner, 24)
-    assert aligner.history.shape == (8, loss.spec.size)
-    assert (aligner.history[-1] != loss.spec.initial).any()
+    assert aligner.history.phi.shape == (8, loss.spec.size)
+    assert (aligner.history.phi[-1] != loss.spec.initial).any()
     loss.spec.check(aligner.phi)
 
 
@@ -125,8 +124,8 @@ def test_history_is_the_phi_each_step_trained_under(problem: Any) -> None:
             return self.inner(x)  # type: ignore[no-any-return]
 
     problem.train(aligner, 12, model=Watched())
-    assert torch.equal(torch.stack(under), aligner.history.repeat_interleave(4, 0))
-    assert aligner.history.unique(dim=0).shape[0] > 1
+    assert torch.equal(torch.stack(under), aligner.history.phi.repeat_interleave(4, 0))
+    assert aligner.history.phi.unique(dim=0).shape[0] > 1
 
 
 class Probe(nn.Module):
@@ -145,7 +144,7 @@ class Probe(nn.Module):
 def test_evaluation_is_in_eval_mode_without_gradients(evaluation: str, problem: Any) -> None:
     probe = Probe()
     model = nn.Sequential(problem.network(), probe)
-    problem.train(problem.aligner(preset=switch(la.default(), {"evaluation": evaluation})), 6, model=model)
+    problem.train(problem.aligner(preset=la.default(evaluation=evaluation)), 6, model=model)
     assert set(probe.calls) == {(True, True), (False, False)}
     assert probe.calls.count((True, True)) == 6
 
@@ -175,10 +174,10 @@ def test_an_error_in_the_metric_leaves_the_model_as_it_was(problem: Any) -> None
     model = problem.network()
     model[1].eval()
     aligner = problem.aligner(
-        metric=broken, higher_is_better=True, every=2, preset=switch(la.default(), {"gamma": 1.0, "evaluations": 2})
+        metric=broken, higher_is_better=True, every=3, preset=la.default(gamma=1.0, evaluations=2)
     )
+    aligner.step(model)  # the average starts here, and nothing is measured yet
     random, modes = torch.get_rng_state(), [module.training for module in model.modules()]
-    aligner._average(model)
     nn.init.ones_(model[0].weight)
     with pytest.raises(ArithmeticError):
         aligner.step(model)
@@ -208,7 +207,7 @@ def test_the_average_is_what_is_measured(problem: Any) -> None:
 
     for average in (None, 2.0):
         measured.clear()
-        preset = switch(la.default(), {"average": average, "evaluations": 1})
+        preset = la.default(weight_average=average, evaluations=1)
         aligner = problem.aligner(metric=pipeline, higher_is_better=True, preset=preset)
         model = problem.train(aligner, 3)
         assert torch.equal(measured[0], model[0].weight) == (average is None)
@@ -234,13 +233,13 @@ def test_one_metric_in_four_guises_gives_one_run(problem: Any) -> None:
     runs = []
     for metric, higher in guises:
         torch.manual_seed(0)
-        preset = switch(la.default(), {"sensitivity": False, "reward": "sign"})
+        preset = la.default(sensitivity=False, reward="sign")
         aligner = problem.aligner(metric=metric, higher_is_better=higher, preset=preset)
         problem.train(aligner, 30)
         runs.append(aligner)
     assert (runs[0].phi != 0).any()
     for aligner in runs[1:]:
-        assert torch.equal(aligner.history, runs[0].history)
+        assert torch.equal(aligner.history.phi, runs[0].history.phi)
         best, first = aligner.best_state_dict(), runs[0].best_state_dict()
         assert all(torch.equal(best[name], first[name]) for name in first)
 
@@ -249,7 +248,7 @@ class Tempered(la.AdaptiveLoss):
     """Cross-entropy of logits times a temperature that is moved; speaks of no class."""
 
     def __init__(self) -> None:
-        group = la.ParameterGroup(name="heat", labels=("τ",), initial=1.0, low=0.5, high=2.0, step=0.25)
+        group = la.ParameterGroup(name="heat", labels=("τ",), initial=1.0, low=0.5, high=2.0, beta=0.25)
         self.spec, self.num_statistics = la.ParameterSpec((group,)), 1
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -266,8 +265,8 @@ class Tempered(la.AdaptiveLoss):
 def test_a_loss_of_ones_own(problem: Any) -> None:
     aligner = problem.aligner(loss=Tempered())
     problem.train(aligner, 45)
-    assert set(aligner.history.flatten().tolist()) <= {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
-    assert len(aligner.history.unique()) > 1
+    assert set(aligner.history.phi.flatten().tolist()) <= {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
+    assert len(aligner.history.phi.unique()) > 1
     outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
     assert torch.equal(aligner(outputs, targets), aligner.loss(outputs, targets, aligner.phi).mean())
 
@@ -281,7 +280,7 @@ def test_batches_of_any_kind_with_forward(problem: Any) -> None:
     for aligner in (own, usual):
         torch.manual_seed(0)
         problem.train(aligner, 12)
-    assert torch.equal(own.history, usual.history)
+    assert torch.equal(own.history.phi, usual.history.phi)
 
 
 def test_validation_in_bfloat16_is_measured_in_float32(problem: Any) -> None:
@@ -291,7 +290,8 @@ def test_validation_in_bfloat16_is_measured_in_float32(problem: Any) -> None:
         seen.append(outputs.dtype)
         return accuracy(outputs, targets)
 
-    aligner = problem.aligner(metric=metric, higher_is_better=True, every=1)
+    preset = la.default(sensitivity=False)
+    aligner = problem.aligner(metric=metric, higher_is_better=True, every=1, preset=preset)
     with torch.autocast("cpu", torch.bfloat16):
         problem.train(aligner, 3)
     assert set(seen) == {torch.float32}
@@ -314,7 +314,7 @@ def test_the_controller_computes_in_float32_under_autocast(problem: Any) -> None
     with torch.autocast("cpu", torch.bfloat16):
         problem.train(own, 20, model=Elementwise())
     problem.train(usual, 20, model=Elementwise())
-    assert torch.equal(own.history, usual.history)
+    assert torch.equal(own.history.phi, usual.history.phi)
     for name, tensor in own.policy.state_dict().items():
         assert torch.equal(tensor, usual.policy.state_dict()[name])
 
@@ -326,7 +326,7 @@ def test_best_state_dict_has_the_best_metric(problem: Any) -> None:
         seen.append(float(F.cross_entropy(outputs, targets)))
         return seen[-1]
 
-    preset = switch(la.default(), {"evaluations": 1, "sensitivity": False})
+    preset = la.default(evaluations=1, sensitivity=False)
     aligner = problem.aligner(metric=metric, higher_is_better=False, preset=preset, every=2)
     model = problem.train(aligner, 40, lr=2.0)
     assert len(seen) == 20
@@ -347,7 +347,7 @@ def test_a_policy_that_does_not_learn_stays_as_it_is(problem: Any, tmp_path: Any
     for learn in (False, True):
         policy = la.Policy.load(path)
         assert all(torch.equal(policy.state_dict()[n], t) for n, t in teacher.policy.state_dict().items())
-        aligner = problem.aligner(every=1, policy=policy, learn=learn)
+        aligner = problem.aligner(every=1, controller=policy, learn=learn)
         assert aligner.policy is policy
         problem.train(aligner, 20)
         same = [torch.equal(policy.state_dict()[n], t) for n, t in teacher.policy.state_dict().items()]
@@ -360,16 +360,16 @@ def test_a_policy_that_does_not_learn_stays_as_it_is(problem: Any, tmp_path: Any
     [
         ({}, True, False),
         ({"learn": True}, True, True),
-        ({"policy": "fresh"}, False, True),
+        ({"controller": "fresh"}, False, True),
         ({"loss": la.AlignedLoss(3, groups=("weights",))}, False, True),
         ({"loss": la.AlignedLoss(3, groups=("offsets", "pairs"))}, False, True),
-        ({"preset": switch(la.default(), {"sensitivity": False})}, False, True),
+        ({"preset": la.default(sensitivity=False)}, False, True),
     ],
 )
 def test_one_model_uses_the_policy_that_comes_with_lossalign_where_it_fits(
     options: dict[str, Any], pretrained: bool, learns: bool, problem: Any
 ) -> None:
-    aligner = problem.aligner(every=1, **{"policy": "auto", **options})
+    aligner = problem.aligner(every=1, **{"controller": "auto", **options})
     given, before = la.Policy.pretrained().state_dict(), copy.deepcopy(aligner.policy.state_dict())
     same = [t.shape == given[n].shape and torch.equal(t, given[n]) for n, t in before.items()]
     assert all(same) is pretrained
@@ -380,7 +380,9 @@ def test_one_model_uses_the_policy_that_comes_with_lossalign_where_it_fits(
 
 def test_iterations_beyond_the_last_are_fine(problem: Any) -> None:
     aligner = problem.aligner(total_steps=6)
-    problem.train(aligner, 15)
+    with pytest.warns(UserWarning, match="total_steps=6: the run is longer than that") as said:
+        problem.train(aligner, 15)
+    assert len(said) == 1
     assert len(aligner.history) == 5
 
 
@@ -395,6 +397,6 @@ def test_the_same_seed_gives_the_same_run(problem: Any) -> None:
         torch.manual_seed(0)
         aligner = problem.aligner(seed=seed)
         problem.train(aligner, 15)
-        runs.append(aligner.history)
+        runs.append(aligner.history.phi)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])

@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import lossalign as la
-from lossalign.control import switch
 from lossalign.core import InputError, RankError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_loop_ddp.py"
@@ -32,7 +31,7 @@ def network():
 
 def aligner(loader, **options):
     metric = options.pop("metric", la.metrics.BalancedError())
-    return la.Aligner(la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, policy="fresh", **options)
+    return la.Aligner(la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, controller="fresh", **options)
 
 
 def trained(aligner, model, seed=0):
@@ -46,10 +45,10 @@ def trained(aligner, model, seed=0):
         optimizer.step()
         aligner.step(model)
     return {
-        "history": aligner.history,
+        "history": aligner.history.phi,
         "policy": dict(aligner.policy.state_dict()),
         "best": aligner.best_state_dict(),
-        "error": aligner.state_dict()["best_error"],
+        "error": aligner.state_dict()["_extra_state"]["best_error"],
     }
 
 
@@ -132,8 +131,8 @@ def _main(rank, count, meeting, folder):
     whole = DataLoader(VALIDATION, 16)
     part = DataLoader(VALIDATION, 16, sampler=DistributedSampler(VALIDATION, shuffle=False))
     halves = [(INPUTS[60 + rank :: 2], TARGETS[60 + rank :: 2])]  # 22 and 21 samples
-    raw = switch(la.default(), {"average": None})
-    minibatch = switch(la.default(), {"evaluation": "minibatch"})
+    raw = la.default(weight_average=None)
+    minibatch = la.default(evaluation="minibatch")
 
     def run(aligner, seed=0):
         return trained(aligner, DistributedDataParallel(network()), seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from torch import nn
 
 import lossalign as la
-from lossalign.control import switch
 
 EVERY = 4
 
@@ -60,7 +60,7 @@ def test_goes_on_bit_for_bit(
     copied: Callable[[Any], Any],
     assert_equal: Callable[[Any, Any], None],
 ) -> None:
-    preset = switch(la.default(), {"evaluation": evaluation, "average": average, "returns": 2})
+    preset = la.default(evaluation=evaluation, weight_average=average, horizon=2)
     whole = Run(problem, preset=preset).go(0, after)
     saved = copied(whole.state())
     expected = copied(whole.go(after, 36).state())
@@ -72,13 +72,13 @@ def test_goes_on_bit_for_bit(
     resumed.go(after, 36)
     assert_equal(resumed.state(), expected)
     assert_equal(resumed.aligner.best_state_dict(), whole.aligner.best_state_dict())
-    assert (expected["aligner"]["controller"]["phi"] != 0).any()
+    assert (expected["aligner"]["phi"] != 0).any()
 
 
 def test_loading_leaves_the_random_stream_and_the_state_alone(
     problem: Any, copied: Callable[[Any], Any], assert_equal: Callable[[Any, Any], None]
 ) -> None:
-    preset = switch(la.default(), {"evaluation": "minibatch"})
+    preset = la.default(evaluation="minibatch")
     saved = copied(Run(problem, preset=preset).go(0, 6).aligner.state_dict())
     kept = copied(saved)
     other = Run(problem, seed=3, preset=preset)
@@ -86,8 +86,7 @@ def test_loading_leaves_the_random_stream_and_the_state_alone(
     other.aligner.load_state_dict(saved)
     assert torch.equal(torch.get_rng_state(), before)
     other.go(6, 16)
-    assert_equal({"averaged": saved["averaged"], "best": saved["best"]}, {k: kept[k] for k in ("averaged", "best")})
-    assert saved["values"] == kept["values"]
+    assert_equal(saved, kept)
 
 
 def test_minibatches_go_round_the_loader(problem: Any, copied: Callable[[Any], Any]) -> None:
@@ -98,14 +97,14 @@ def test_minibatches_go_round_the_loader(problem: Any, copied: Callable[[Any], A
         return model(batch[1][0]), batch[1][1]
 
     options = {
-        "preset": switch(la.default(), {"evaluation": "minibatch"}),
+        "preset": la.default(evaluation="minibatch"),
         "val_loader": list(enumerate(problem.val_loader)),
         "forward": forward,
     }
     run = Run(problem, **options).go(0, 6)
     assert seen == [0, 1, 2, 0, 1, 2, 0, 1]  # three batches, the whole loader, two more
     state = copied(run.aligner.state_dict())
-    assert state["drawn"] <= 3  # a long run does not read a long way back
+    assert state["_extra_state"]["drawn"] <= 3  # a long run does not read a long way back
     resumed = Run(problem, seed=3, **options)
     resumed.load({**copied(run.state()), "aligner": state})
     seen.clear()
@@ -113,7 +112,39 @@ def test_minibatches_go_round_the_loader(problem: Any, copied: Callable[[Any], A
     assert seen == [2]
 
 
-def test_another_loss_is_refused(problem: Any) -> None:
-    state = problem.aligner().state_dict()
-    with pytest.raises(la.InputError, match="state: it belongs to a loss with other parameters"):
-        problem.aligner(loss=la.AlignedLoss(3, groups=("weights", "offsets"))).load_state_dict(state)
+class Upward(la.metrics.BalancedError):
+    higher_is_better = True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"loss": la.AlignedLoss(3, groups=("weights", "offsets"))},
+            r"state: it belongs to a loss with other parameters \(3 offsets\) than this aligner's "
+            r"\(3 weights, 3 offsets\); use the same loss and groups",
+        ),
+        ({"metric": la.metrics.ErrorRate()}, "saved with metric='balanced-error', this aligner has metric='error'"),
+        ({"metric": Upward()}, "saved with higher_is_better=False, this aligner has higher_is_better=True"),
+        ({"every": 5}, "saved with every=3, this aligner has every=5; make the Aligner with the same one"),
+    ],
+)
+def test_a_state_of_another_aligner_is_refused_and_changes_nothing(
+    options: dict[str, Any], message: str, problem: Any, assert_equal: Callable[[Any, Any], None]
+) -> None:
+    saved = problem.aligner()
+    problem.train(saved, 7)
+    other = problem.aligner(**options)
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(la.InputError, match=message):
+        other.load_state_dict(saved.state_dict())
+    assert_equal(other.state_dict(), before)
+
+
+def test_a_longer_run_takes_over_the_state_of_a_shorter_one(problem: Any) -> None:
+    saved = problem.aligner(total_steps=9)
+    model = problem.train(saved, 9)
+    longer = problem.aligner(total_steps=18)
+    longer.load_state_dict(saved.state_dict())
+    problem.train(longer, 9, start=9, model=model)
+    assert len(longer.history) == 6

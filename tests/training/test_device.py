@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossalign.control import LearningController, default, draws, switch
+from lossalign.control import LearningController, default, draws
 from lossalign.core import generator
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 from lossalign.metrics import BalancedError, ErrorRate, MacroF1, MeanCost, Metric, TopKError, WorstClassRecall
@@ -45,7 +45,7 @@ def test_two_numbers_a_child_are_fetched_at_a_step_and_one_more_with_the_metric(
     controller = LearningController(
         loss.spec,
         children=CHILDREN,
-        preset=switch(default(), {"returns": 1, "parameters": 4}),
+        preset=default(horizon=1, replay_parameters=4),
         groups=None if groups == "all" else [loss.spec.groups[-1].name],
         statistics=loss.num_statistics,
         generator=generator(0),
@@ -54,7 +54,7 @@ def test_two_numbers_a_child_are_fetched_at_a_step_and_one_more_with_the_metric(
     for _ in range(4):
         fetched.clear()
         errors = measure(BalancedError(), *scores(), step=1)
-        told = controller.step(observe(loss, BalancedError(), *scores(), errors, progress=0.5, device="meta"))
+        told = controller.move(observe(loss, BalancedError(), *scores(), errors, progress=0.5, device="meta"))
         assert fetched == [(2, CHILDREN), (CHILDREN,)], "the metric and its check together, then the entropy"
         assert controller.phi.device.type == "meta"
         assert all(value.device.type == "cpu" for value in told.values())
@@ -65,4 +65,4 @@ def test_our_metrics_and_their_sensitivity_stay_on_the_device(metric: Metric, fe
     seen = observe(LOSSES[0], metric, *scores(), torch.zeros(CHILDREN), progress=0.5, device="meta")
     assert seen.statistics.shape == seen.sensitivity.shape == (CHILDREN, LOSSES[0].spec.size, 2)
     assert seen.statistics.device.type == seen.sensitivity.device.type == "meta"
-    assert fetched == ([] if metric.finer is None else [(CHILDREN,)])
+    assert fetched == ([] if metric.tie_breaker is None else [(CHILDREN,)])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossalign.children import Member, Recipe, make_children
-from lossalign.control import LearningController, Preset, discounted_metric, preset_named, switch
+from lossalign.children import Member, Optimisation, make_children
+from lossalign.control import LearningController, Preset, discounted_metric, preset_named
 from lossalign.core import Controller, InputError, NonFiniteError, Observation, generator
 from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, normalise
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
@@ -29,7 +29,7 @@ def labelled(part: Dataset) -> LabelledSet:
     return LabelledSet(normalise(part.inputs, TRANSFORM), part.targets)
 
 
-REWARD, SELECTION = labelled(DIGITS.subset(range(200, 260))), labelled(DIGITS.subset(range(260, 320)))
+VALIDATION, SELECTION = labelled(DIGITS.subset(range(200, 260))), labelled(DIGITS.subset(range(260, 320)))
 
 
 class Constant:
@@ -40,9 +40,9 @@ class Constant:
         self.parents: Tensor | None = None
         self.seen: list[Observation] = []
 
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        self.seen.append(seen)
-        return {"told": seen.metric}
+    def move(self, observation: Observation) -> dict[str, Tensor]:
+        self.seen.append(observation)
+        return {"told": observation.error}
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -108,11 +108,11 @@ def build(
     preset = preset or preset_named("default")
     loss = loss or AlignedLoss(10)
     controllers = learners(loss, preset) if controllers is None else controllers
-    recipe = Recipe(iterations=steps * EVERY, average=0.8)
+    optimisation = Optimisation(iterations=steps * EVERY, average_decay=0.8)
     members = [member(child, (spoiled or {}).get(child)) for child in range(3)]
-    given: dict[str, Any] = {"reward": [REWARD] * 3, "selection": [SELECTION] * 3, **sets}
+    given: dict[str, Any] = {"validation": [VALIDATION] * 3, "selection": [SELECTION] * 3, **sets}
     return Population(
-        make_children(members, loss, recipe, engine=engine),
+        make_children(members, loss, optimisation, engine=engine),
         controllers,
         loss=loss,
         metric=metric or BalancedError(),
@@ -148,7 +148,7 @@ def test_resumes_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop, "_MINIBATCH", 20)
-    preset = switch(preset_named(name), {"evaluation": evaluation})
+    preset = preset_named(name, evaluation=evaluation)
 
     def fresh(seed: int) -> Population:
         loss = AlignedLoss(10) if name == "default" else ClassCorrelationLoss(10)
@@ -175,14 +175,14 @@ def test_controllers_are_told_what_tells_children_apart_and_records_are_not() ->
     metric, told = WorstClassRecall(), Constant(0.0, 0.0)
     record = build(metric=metric, controllers=[told, Constant(0.0)]).step()
     assert record.metric.tolist() == [0.0, 0.0, 0.0], "after three iterations no network knows every digit"
-    assert torch.equal(told.seen[0].metric, error(metric, record.metric)[:2])
-    finer = told.seen[0].finer
-    assert finer is not None
-    assert -1 < finer[0] < 0
-    assert finer[0] != finer[1]
+    assert torch.equal(told.seen[0].error, error(metric, record.metric)[:2])
+    tie_breaker = told.seen[0].tie_breaker
+    assert tie_breaker is not None
+    assert -1 < tie_breaker[0] < 0
+    assert tie_breaker[0] != tie_breaker[1]
     plain = Constant(0.0, 0.0)
     build(controllers=[plain, Constant(0.0)]).step()
-    assert plain.seen[0].finer is None
+    assert plain.seen[0].tie_breaker is None
 
 
 def test_learns_while_it_trains() -> None:
@@ -203,7 +203,7 @@ def test_controllers_own_neighbouring_children_in_order() -> None:
     phi, steps = population.history
     assert phi[0, :, 0].tolist() == [0.5, -0.5, 1.0]
     assert steps.tolist() == [1]
-    assert torch.equal(torch.cat([first.seen[0].metric, second.seen[0].metric]), record.metric)
+    assert torch.equal(torch.cat([first.seen[0].error, second.seen[0].error]), record.metric)
     assert torch.equal(record.logs["told"], record.metric)
     assert [len(second.seen[0].statistics), len(second.seen[0].sensitivity)] == [2, 2]
 
@@ -249,15 +249,15 @@ def test_a_silent_controller_tells_nan() -> None:
 
 @pytest.mark.parametrize("name", ["default", "paper"])
 def test_the_metric_is_equation_4(name: str) -> None:
-    preset = switch(preset_named(name), {"evaluations": 3})
+    preset = preset_named(name, evaluations=3)
     metric = AUROC() if name == "paper" else BalancedError()
     population = build(preset=preset, controllers=[Constant(0.0, 0.0, 0.0)], metric=metric)
     twin = build(preset=preset, controllers=[Constant(0.0, 0.0, 0.0)], metric=metric).children
     values = []
     for _ in range(EVERY):
         twin.advance(1, torch.zeros(3, 10))
-        outputs = twin.outputs([REWARD.inputs] * 3, "raw" if preset.average is None else "averaged")
-        values.append(torch.stack([metric(child, REWARD.targets) for child in outputs]))
+        outputs = twin.outputs([VALIDATION.inputs] * 3, "raw" if preset.weight_average is None else "averaged")
+        values.append(torch.stack([metric(child, VALIDATION.targets) for child in outputs]))
     torch.testing.assert_close(population.step().metric, discounted_metric(torch.stack(values), preset.gamma))
 
 
@@ -283,7 +283,7 @@ def test_progress_runs_to_one() -> None:
 
 def test_children_rest_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     population, rested = build(steps=3), list[int]()
-    monkeypatch.setattr(population.children, "rest", lambda: rested.append(population.step_count))
+    monkeypatch.setattr(population.children, "release_memory", lambda: rested.append(population.step_count))
     for _ in range(3):
         population.step()
     assert rested == [3]
@@ -352,10 +352,10 @@ def test_when_all_fail_even_a_tolerant_population_stops() -> None:
         population.step()
 
 
-@pytest.mark.parametrize("which", ["reward", "selection"])
+@pytest.mark.parametrize("which", ["validation", "selection"])
 def test_outputs_that_are_not_finite_name_the_step_and_the_child(which: str) -> None:
-    broken = LabelledSet(REWARD.inputs.clone().index_fill_(0, torch.tensor(7), torch.inf), REWARD.targets)
-    population = build(**{which: [REWARD, REWARD, broken]})
+    broken = LabelledSet(VALIDATION.inputs.clone().index_fill_(0, torch.tensor(7), torch.inf), VALIDATION.targets)
+    population = build(**{which: [VALIDATION, VALIDATION, broken]})
     with pytest.raises(NonFiniteError, match="step 1: the outputs of child 2 are not finite"):
         population.step()
 
@@ -367,26 +367,26 @@ def test_a_metric_that_is_not_finite_names_the_step_and_the_child() -> None:
         build(metric=nan).step()
 
 
-@pytest.mark.parametrize("which", ["reward", "selection"])
+@pytest.mark.parametrize("which", ["validation", "selection"])
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (REWARD.targets.clamp(max=8), "class 9 has no samples"),
-        (REWARD.targets[:1], "it holds 1 samples; a metric needs at least 2"),
-        (REWARD.targets.float(), r"labels have type torch.float32; convert them with .long\(\)"),
-        (REWARD.targets + 1, "label 10 is out of range for num_classes=10"),
+        (VALIDATION.targets.clamp(max=8), "class 9 has no samples"),
+        (VALIDATION.targets[:1], "it holds 1 samples; a metric needs at least 2"),
+        (VALIDATION.targets.float(), r"labels have type torch.float32; convert them with .long\(\)"),
+        (VALIDATION.targets + 1, "label 10 is out of range for num_classes=10"),
     ],
 )
 def test_labels_that_cannot_be_used_name_the_set(which: str, targets: Tensor, message: str) -> None:
-    broken = LabelledSet(REWARD.inputs[: len(targets)], targets)
-    with pytest.raises(InputError, match=f"{which}-validation: {message}"):
+    broken = LabelledSet(VALIDATION.inputs[: len(targets)], targets)
+    with pytest.raises(InputError, match=f"{which}: {message}"):
         build(**{which: [broken] * 3})
 
 
-@pytest.mark.parametrize("sets", [[REWARD] * 2, [REWARD, REWARD, labelled(DIGITS.subset(range(200, 250)))]])
+@pytest.mark.parametrize("sets", [[VALIDATION] * 2, [VALIDATION, VALIDATION, labelled(DIGITS.subset(range(200, 250)))]])
 def test_every_child_needs_a_set_of_one_size(sets: list[LabelledSet]) -> None:
-    with pytest.raises(InputError, match="reward-validation: give one set for each of 3 children, all of one size"):
-        build(reward=sets)
+    with pytest.raises(InputError, match="validation: give one set for each of 3 children, all of one size"):
+        build(validation=sets)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(3.5, "3.5"), (float("nan"), "nan")])
@@ -405,3 +405,16 @@ def test_a_phi_of_another_size_is_refused() -> None:
 def test_controllers_must_own_all_children() -> None:
     with pytest.raises(InputError, match="controllers own 2 children, but 3 train"):
         build(controllers=[Constant(0.0, 0.0)])
+
+
+def test_a_metric_that_the_sensitivity_calls_many_times_is_named_once_a_run() -> None:
+    slow = FunctionMetric(lambda o, t: float((o.argmax(-1) == t).float().mean()), higher_is_better=True, name="slow")
+    population = build(metric=slow)
+    with pytest.warns(UserWarning, match="metric 'slow' is called up to 60 times more at every move") as said:
+        population.step()
+    assert len(said) == 1
+    population.step()  # a warning would be an error here
+    resumed = build(metric=slow)
+    resumed.load_state_dict(population.state_dict())
+    resumed.step()
+    build(metric=slow, preset=preset_named("default", sensitivity=False)).step()

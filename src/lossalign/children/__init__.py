@@ -1,10 +1,10 @@
-"""Who trains: one child, or many, on the engine that is fastest for them."""
+"""Children, the models of a population, and the engines that train them."""
 
 from lossalign.children.base import Children, Member, Stream, Weights
 from lossalign.children.choose import Compile, Engine, choose_engine, make_children
 from lossalign.children.compiled import CompiledChildren
 from lossalign.children.fused import FusedChildren
-from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate
+from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate
 from lossalign.children.sequential import SequentialChildren
 from lossalign.children.vmapped import VmapChildren
 
@@ -15,7 +15,7 @@ __all__ = [
     "Engine",
     "FusedChildren",
     "Member",
-    "Recipe",
+    "Optimisation",
     "SequentialChildren",
     "Stream",
     "VmapChildren",

@@ -1,4 +1,4 @@
-"""Who trains: N children with their own weights, data order and Φ."""
+"""The interface of every engine: N children with their own weights, data order and Φ."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(outputs, targets, phi) → per-example losses [B], for one child."""
 
 Weights = Literal["raw", "averaged", "best"]
-"""Today's weights, their moving average, or the average that was best on the selection split."""
+"""The current weights, their moving average, or the average that was best on the selection split."""
 
 CHUNK = 1000
-"""Samples in one forward pass of an evaluation."""
+"""Number of samples in one forward pass of an evaluation."""
 
 
 class Stream(Protocol):
-    """Where a child's batches come from."""
+    """The batch stream of a child."""
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next batch: inputs and targets."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands."""
+        """The position of the stream."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         ...
 
 
 @dataclass(frozen=True)
 class Member:
-    """One child to be.
+    """A child before training.
 
     Args:
-        model: its network, freshly initialised; the engine trains a copy.
-        seed: children with the same seed see the same batches: paired rivals.
-        stream: makes its batch stream.
+        model: its initialised network; the engine trains a copy.
+        seed: seed of random layers such as dropout.
+        stream: makes its batch stream; children with the same ``stream`` are paired: they get the same batches, which
+            are drawn once for all of them.
     """
 
     model: nn.Module
@@ -54,17 +55,21 @@ class Member:
     stream: Callable[[], Stream]
 
 
+Members = Sequence[Member]
+Device = torch.device | str
+
+
 class Children(ABC):
-    """N models training side by side. One network is a population of one."""
+    """N models that train side by side; one model is a population of one."""
 
     count: int
     iteration: int
     engine: str = ""
-    """How they are trained, in a few words, and why not faster."""
+    """Description of the engine, and why a faster one is not used."""
 
     @abstractmethod
     def advance(self, iterations: int, phi: Tensor) -> Tensor:
-        """Train every child for ``iterations`` under its own ``phi`` [N, P]; returns mean training losses [N]."""
+        """Train every child for ``iterations`` under its own ``phi`` [N, P]; return the mean training losses [N]."""
 
     @abstractmethod
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
@@ -72,7 +77,7 @@ class Children(ABC):
 
     @abstractmethod
     def keep_best(self, better: Tensor) -> None:
-        """Make today's averaged weights the best ones of the children where ``better`` [N]."""
+        """Keep the current averaged weights as the best ones of the children where ``better`` [N] is true."""
 
     @abstractmethod
     def child_state(self, child: int, weights: Weights) -> dict[str, Tensor]:
@@ -80,26 +85,26 @@ class Children(ABC):
 
     @abstractmethod
     def training_state(self, child: int) -> dict[str, dict[str, Tensor]]:
-        """What one child has become: ``weights``, ``averaged`` and ``momenta`` by name."""
+        """The training state of one child: ``weights``, ``averaged`` and ``momenta`` by name."""
 
     @abstractmethod
     def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
-        """Let one child go on from there, with its own batches, random state and best weights."""
+        """Load a training state into one child, which keeps its own batches, random state and best weights."""
 
     def inherit(self, parents: Tensor) -> None:
-        """Every child goes on from the training state of child ``parents[i]`` [N]."""
-        heirs = [(child, parent) for child, parent in enumerate(parents.tolist()) if parent != child]
-        given = {parent: copied(self.training_state(parent)) for _, parent in heirs}
-        for child, parent in heirs:
+        """Copy the training state of child ``parents[i]`` into every child i."""
+        copies = [(child, parent) for child, parent in enumerate(parents.tolist()) if parent != child]
+        given = {parent: copied(self.training_state(parent)) for _, parent in copies}
+        for child, parent in copies:
             self.load_training_state(child, given[parent])
 
     @abstractmethod
-    def rest(self) -> None:
-        """Give back memory that only training needs; ``advance`` takes it again."""
+    def release_memory(self) -> None:
+        """Free memory that only training needs; ``advance`` allocates it again."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, the same form for every engine.
+        """Everything needed to resume exactly, in the same form for every engine.
 
         ``iteration``, and ``members``: for every child its ``weights``, ``averaged`` and ``best`` (plain
         ``state_dict``s), its ``momenta`` by name, its ``stream`` and its ``rng``.
@@ -107,12 +112,12 @@ class Children(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``."""
+        """Resume exactly from ``state``."""
 
 
 def copied(value: Any, device: torch.device | str | None = None) -> Any:
-    """Nested dictionaries and lists with their tensors copied (to ``device``): a slice of a stacked tensor would travel
-    with all of it."""
+    """Nested dictionaries and lists with their tensors copied (to ``device``): saving or sending a slice of a stacked
+    tensor would include all of it."""
     if isinstance(value, Tensor):
         return value.detach().to(device or value.device, copy=True)
     if isinstance(value, dict):
@@ -123,10 +128,10 @@ def copied(value: Any, device: torch.device | str | None = None) -> Any:
 
 
 def check_state(state: dict[str, Any], count: int) -> None:
-    """Refuse the state of another number of children."""
+    """Raise ``InputError`` if the state is of another number of children."""
     found = len(state["members"])
     if found != count:
-        raise InputError(f"state: it holds {found} children, this run has {count}; resume with as many.")
+        raise InputError(f"state: it holds {found} children, this run has {count}; resume with the same number.")
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -135,7 +140,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 
 
 class IsolatedRng:
-    """Torch's global random stream as one child's own: layers such as dropout know no other."""
+    """Torch's global random stream, saved and restored for one child: layers such as dropout use no other."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -155,7 +160,7 @@ class IsolatedRng:
             self.state["cuda"] = torch.cuda.get_rng_state()
 
     def run(self, work: Callable[[], Tensor]) -> Tensor:
-        """``work()`` on this stream, leaving the global one as it was."""
+        """Run ``work()`` on this child's stream; the global stream is left as it was."""
         with self._forked():
             torch.set_rng_state(self.state["cpu"])
             if self._cuda:

@@ -1,4 +1,4 @@
-"""Which engine trains the children."""
+"""Choice of the engine that trains the children."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lossalign.children.base import Children, IsolatedRng, LossFunction, Member, autocast
 from lossalign.children.compiled import CompiledChildren
 from lossalign.children.fused import FusedChildren, FusedLift, why_not_fused
-from lossalign.children.recipe import Recipe
+from lossalign.children.optimisation import Optimisation
 from lossalign.children.sequential import SequentialChildren
 from lossalign.children.vmapped import VmapChildren, VmapLift
 from lossalign.core import InputError
@@ -21,15 +21,15 @@ Engine = Literal["auto", "sequential", "vmap", "fused"]
 Compile = Literal["auto", "on", "off"]
 
 TINY = 20_000
-"""Up to about this many weights, children computed at once on a CPU beat a loop (docs/performance.md) …"""
+"""On a CPU, computing all children at once is faster up to about this many weights (docs/performance.md)."""
 SMALL = 100_000
-"""… and convolutions up to this many, on batches of at most …"""
+"""The same limit for networks with convolutions, on batches of at most ``SMALL_BATCH`` numbers."""
 SMALL_BATCH = 4096
-"""… so many numbers, if there are at least …"""
+"""Numbers in a batch up to which vmap is faster for a small network with convolutions on a CPU."""
 SEVERAL = 8
-"""… so many children."""
+"""Children from which vmap is faster for a small network with convolutions on a CPU."""
 WORTH_COMPILING = 500
-"""Iterations of a run from which compiling its step on a GPU pays."""
+"""Iterations of a run from which compiling on a GPU saves time."""
 
 
 def why_not_vmap(members: Sequence[Member], precision: str, device: torch.device) -> str | None:
@@ -48,7 +48,7 @@ def why_not_vmap(members: Sequence[Member], precision: str, device: torch.device
 
     try:
         IsolatedRng(0, device).run(passes)
-    except Exception as error:  # whatever a user's model raises under vmap
+    except Exception as error:  # anything a user's model raises under vmap
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None
 
@@ -60,7 +60,7 @@ def _why_not(engine: Chosen, members: Sequence[Member], precision: str, device: 
 
 
 def candidates(members: Sequence[Member], device: torch.device) -> tuple[Chosen, ...]:
-    """Engines that pay, the fastest first; ``sequential`` always works."""
+    """Engines worth trying, the fastest first; ``sequential`` always works."""
     if device.type == "cuda":
         return ("fused", "vmap", "sequential")
     weights = sum(p.numel() for p in members[0].model.parameters())
@@ -76,11 +76,11 @@ def candidates(members: Sequence[Member], device: torch.device) -> tuple[Chosen,
 def choose_engine(
     engine: Engine, members: Sequence[Member], precision: str, device: torch.device, *, vectorised: bool = True
 ) -> tuple[Chosen, str]:
-    """The engine, and why others that would be faster are not used (empty if there is nothing to say).
+    """The engine, and why faster ones are not used (empty if this is the fastest).
 
     ``auto`` is the fastest that can compute the model: fused, else vmap, else sequential on a GPU; on a CPU the first
-    two only for small networks. A loss that is not ``vectorised``, which vmap cannot lift over children, leaves
-    sequential alone.
+    two only for small networks. A loss that is not ``vectorised``, which vmap cannot lift over children, is
+    always computed by sequential.
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine={engine!r}: choose from {', '.join(get_args(Engine))}.")
@@ -103,7 +103,7 @@ def choose_engine(
 
 
 def _why_one_by_one(engine: Engine, members: Sequence[Member], device: torch.device) -> str:
-    """Which engine would be faster were the loss vectorised; refuse another engine than ``auto``."""
+    """Which engine would be faster if the loss were vectorised; only ``auto`` is accepted."""
     reason = "the loss is not vectorised, so children train one after another"
     if engine != "auto":
         raise InputError(f"engine={engine!r}: it cannot compute this loss ({reason}); use auto.")
@@ -114,32 +114,32 @@ def _why_one_by_one(engine: Engine, members: Sequence[Member], device: torch.dev
 def make_children(
     members: Sequence[Member],
     loss: LossFunction,
-    recipe: Recipe,
+    optimisation: Optimisation,
     *,
     engine: Engine = "auto",
     compile: Compile = "auto",
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Children:
-    """The children of ``members`` on the chosen engine, which their ``engine`` names in a few words.
+    """The children of ``members`` on the chosen engine; their ``engine`` describes it.
 
     Args:
-        members: who trains.
-        loss: of one child; if it has an attribute ``vectorised`` that is False, engines may not lift it over children.
-        recipe: of all.
+        members: the children.
+        loss: the loss of one child; if its attribute ``vectorised`` is False, engines may not lift it over children.
+        optimisation: the same for all.
         engine: see :func:`choose_engine`.
-        compile: whether their step is compiled: ``auto`` on a GPU, in runs long enough to pay for it.
-        device: where.
-        say: told what takes a while.
+        compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more.
+        device: the device to train on.
+        say: called with a progress message before slow work.
     """
     device = torch.device(device)
     if compile not in get_args(Compile):
         raise InputError(f"compile={compile!r}: choose from {', '.join(get_args(Compile))}.")
     chosen, reasons = choose_engine(
-        engine, members, recipe.precision, device, vectorised=getattr(loss, "vectorised", True)
+        engine, members, optimisation.precision, device, vectorised=getattr(loss, "vectorised", True)
     )
     compiled = chosen != "sequential" and (
-        compile == "on" or (compile == "auto" and device.type == "cuda" and recipe.iterations >= WORTH_COMPILING)
+        compile == "on" or (compile == "auto" and device.type == "cuda" and optimisation.iterations >= WORTH_COMPILING)
     )
     kinds: dict[Chosen, Callable[..., Children]] = {
         "sequential": SequentialChildren,
@@ -148,9 +148,9 @@ def make_children(
     }
     if compiled:
         lift = FusedLift if chosen == "fused" else VmapLift
-        children: Children = CompiledChildren(members, loss, recipe, device, lift=lift, say=say)
+        children: Children = CompiledChildren(members, loss, optimisation, device, lift=lift, say=say)
     else:
-        children = kinds[chosen](members, loss, recipe, device)
-    children.engine = f"{chosen}{', compiled' if compiled else ''}, {recipe.precision}"
+        children = kinds[chosen](members, loss, optimisation, device)
+    children.engine = f"{chosen}{', compiled' if compiled else ''}, {optimisation.precision}"
     children.engine += f" ({reasons})" if reasons else ""
     return children

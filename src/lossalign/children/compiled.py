@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from lossalign.children.base import LossFunction, Member
-from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.children.stacked import Lift, StackedChildren, State
 
 Say = Callable[[str], None]
 
 CACHE = Path.home() / ".cache" / "lossalign" / "compiled"
-"""Where compiled steps are kept between runs, unless TORCHINDUCTOR_CACHE_DIR says otherwise."""
+"""Cache of compiled iterations between runs, unless TORCHINDUCTOR_CACHE_DIR is set."""
 
 TOLERANCE = (0.02, 0.25)
-"""Relative differences of a compiled step's losses and updates from the eager ones that are still rounding in bfloat16:
+"""Largest relative differences of losses and of updates from the eager iteration that rounding in bfloat16 explains:
 where an activation is nearly zero, rounding decides whether its gradient counts."""
 
 CHUNK = 500
@@ -30,32 +30,32 @@ CHUNK = 500
 
 
 class CompiledChildren(StackedChildren):
-    """``StackedChildren`` whose iteration is compiled and captured once, and then replayed.
+    """``StackedChildren`` with an iteration that is compiled and captured once, and then replayed.
 
     Φ, the learning rate and the decay of the averages are numbers on the device: they change without a new capture.
-    Where compiling fails, or the step does not do what the eager one does, training goes on eagerly after one warning.
+    If compiling fails, or the compiled iteration differs from the eager one, training is eager, after a warning.
 
     Args:
-        members: the children to be, all of one architecture.
-        loss: of one child.
-        recipe: of all.
+        members: the children, all of one architecture.
+        loss: the loss of one child.
+        optimisation: the same for all.
         device: a GPU.
         lift: how they are computed together.
-        say: told what takes a while.
+        say: called with a progress message before slow work.
     """
 
     def __init__(
         self,
         members: Sequence[Member],
         loss: LossFunction,
-        recipe: Recipe,
+        optimisation: Optimisation,
         device: torch.device | str = "cuda",
         *,
         lift: Callable[[Sequence[Member], torch.device], Lift],
         say: Say = lambda sentence: None,
     ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
-        super().__init__(members, loss, recipe, device, lift=lift)
+        super().__init__(members, loss, optimisation, device, lift=lift)
         self._say = say
         self._replay: Callable[[], None] | None = None
         self._forward: Callable[..., Tensor] | None = None
@@ -68,8 +68,8 @@ class CompiledChildren(StackedChildren):
 
     def _train(self, iterations: int, phi: Tensor) -> Tensor:
         numbers = range(self.iteration, self.iteration + iterations)
-        rates = torch.tensor([learning_rate(self._recipe, i) for i in numbers]).to(self._device)
-        decays = torch.tensor([average_decay(self._recipe.average, i) for i in numbers]).to(self._device)
+        rates = torch.tensor([learning_rate(self._optimisation, i) for i in numbers]).to(self._device)
+        decays = torch.tensor([average_decay(self._optimisation.average_decay, i) for i in numbers]).to(self._device)
         for i, drawn in enumerate(self._feed.draws(iterations)):
             if self._replay is None:
                 self._prepare(drawn, phi)
@@ -87,19 +87,19 @@ class CompiledChildren(StackedChildren):
         return self._total
 
     def _prepare(self, drawn: tuple[Tensor, ...], phi: Tensor) -> None:
-        """Make the step: compiled and captured, or eager if that fails; nothing has been trained afterwards."""
+        """Make the iteration: compiled and captured, or eager if that fails; the children are not trained by it."""
         self._drawn, self._phi = tuple(tensor.clone() for tensor in drawn), phi.clone()
         before = [tensor.detach().clone() for tensor in self._changing()]
-        self._rate.fill_(self._recipe.learning_rate)
+        self._rate.fill_(self._optimisation.learning_rate)
         self._decay.fill_(0.5)
-        self._say("compiling the training step of all children (about a minute; kept for the next run) …")
+        self._say("compiling the training iteration of all children (about a minute; cached for later runs) …")
         began = time.monotonic()
         eager = self._step(self._batch_losses, self._update)
         try:
             expected = self._seen(eager, before)
             step = self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # other streams on purpose
+                warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # other streams are intended
                 self._replay = self._captured(step, before, expected)
             self._say(f"compiled in {time.monotonic() - began:.0f} s.")
         except torch.OutOfMemoryError:
@@ -111,14 +111,14 @@ class CompiledChildren(StackedChildren):
             self._restore(before)
 
     def _seen(self, step: Callable[[], None], before: list[Tensor]) -> list[Tensor]:
-        """What one step does from ``before`` on: losses, and how far weights, momenta and averages move."""
+        """Result of one iteration from ``before``: losses, and the changes of weights, momenta and averages."""
         self._restore(before)
         self._total.zero_()
         drawing = _random_state(self._device)
         step()
         if any(not torch.equal(a, b) for a, b in zip(drawing, _random_state(self._device), strict=True)):
             _set_random_state(drawing, self._device)
-            raise RuntimeError("the model draws random numbers from torch's own stream")
+            raise RuntimeError("the model draws random numbers from torch's global stream")
         moved = [now.detach() - then for now, then in zip(self._changing(), before, strict=True)]
         return [self._total.clone(), torch.cat([tensor.flatten().float() for tensor in moved])]
 
@@ -126,7 +126,7 @@ class CompiledChildren(StackedChildren):
         return self._losses(*self._feed.make(*drawn), phi)
 
     def _update(self, grads: tuple[Tensor, ...]) -> None:
-        sgd_(self._weights, grads, self._momenta, self._recipe, self._rate)
+        sgd_(self._weights, grads, self._momenta, self._optimisation, self._rate)
         average_(self._averaged, self._state, self._decay)
 
     def _step(self, losses_of: Callable[..., Tensor], update: Callable[..., None]) -> Callable[[], None]:
@@ -139,7 +139,7 @@ class CompiledChildren(StackedChildren):
         return step
 
     def _captured(self, step: Callable[[], None], before: list[Tensor], expected: list[Tensor]) -> Callable[[], None]:
-        """``step`` as a CUDA graph, if it does what the eager step does; itself on a CPU."""
+        """``step`` as a CUDA graph, if it matches the eager iteration; itself on a CPU."""
         on_gpu = self._device.type == "cuda"
         stream = torch.cuda.Stream(self._device) if on_gpu else None
         if stream is not None:
@@ -152,7 +152,7 @@ class CompiledChildren(StackedChildren):
         for what, mine, theirs, most in zip(("losses", "updates"), seen, expected, TOLERANCE, strict=True):
             difference = float((mine - theirs).norm() / theirs.norm())
             if not difference <= most:
-                raise RuntimeError(f"its {what} differ from the eager step's by {100 * difference:.1f} %")
+                raise RuntimeError(f"its {what} differ from the eager iteration's by {100 * difference:.1f} %")
         if not on_gpu:
             return step
         graph = torch.cuda.CUDAGraph()
@@ -160,10 +160,10 @@ class CompiledChildren(StackedChildren):
             step()
         return graph.replay
 
-    def rest(self) -> None:
-        """Let the captured step go: a CUDA graph holds the activations of an iteration for itself alone."""
+    def release_memory(self) -> None:
+        """Free the captured iteration: a CUDA graph keeps the memory of its activations."""
         self._replay, self._drawn = None, ()
-        super().rest()
+        super().release_memory()
 
     def _changing(self) -> list[Tensor]:
         return [*self._state.values(), *self._momenta, *self._averaged.values()]
@@ -174,7 +174,7 @@ class CompiledChildren(StackedChildren):
             tensor.copy_(value)
 
     def _chunk(self, inputs: Tensor) -> int:
-        """Samples of each child in one forward pass; another size, if a set is much larger than those before."""
+        """Samples of each child in one forward pass; changed if a set is much larger than those before."""
         if len(inputs) >= 2 * self._size:
             self._size = min(CHUNK, len(inputs), super()._chunk(inputs))
         return self._size
@@ -198,10 +198,10 @@ class CompiledChildren(StackedChildren):
         return outputs.narrow(1, 0, size)
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Say it once; nothing is compiled from now on."""
+        """Warn once; nothing is compiled afterwards."""
         self._eager = True
         reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(f"{what} is not compiled ({type(error).__name__}: {reason}); it goes on eagerly.", stacklevel=2)
+        warnings.warn(f"{what} is not compiled ({type(error).__name__}: {reason}); it runs eagerly.", stacklevel=2)
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -11,14 +11,14 @@ from torch import Tensor
 from lossalign.children.base import Member, Stream
 
 BLOCK = 16
-"""Iterations whose random decisions are drawn at once: noise is as large as the batches themselves."""
+"""Number of iterations whose random decisions are drawn at once; noise is as large as the batches themselves."""
 
 
 class JointStream(Protocol):
     """Several streams read together: random decisions on the CPU for many iterations, batches on the device."""
 
     def draws(self, iterations: int) -> tuple[Tensor, ...]:
-        """The decisions of the next iterations, each [K, S, …]; every stream moves on by so many batches."""
+        """The decisions of the next iterations, each [K, S, …]; every stream advances by as many batches."""
         ...
 
     def make(self, *drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,14 +27,13 @@ class JointStream(Protocol):
 
 
 class Feed:
-    """The batches of N children. Children with the same seed share one stream: they are paired rivals."""
+    """The batches of N children; members with the same ``stream`` object share one stream, as paired children do."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        seeds = list(dict.fromkeys(member.seed for member in members))
-        makers = {member.seed: member.stream for member in members}
+        makers = list(dict.fromkeys(member.stream for member in members))
         self._device = device
-        self._streams: list[Stream] = [makers[seed]() for seed in seeds]
-        self._of = [seeds.index(member.seed) for member in members]
+        self._streams: list[Stream] = [make() for make in makers]
+        self._of = [makers.index(member.stream) for member in members]
         self._index = torch.tensor(self._of, device=device)
         together = getattr(type(self._streams[0]), "together", None)
         self._joint: JointStream | None = None if together is None else together(self._streams)
@@ -44,7 +43,7 @@ class Feed:
         return (self.make(*drawn) for drawn in self.draws(iterations))
 
     def draws(self, iterations: int) -> Iterator[tuple[Tensor, ...]]:
-        """What batches are made of, on the device, iteration after iteration: tensors of the same shapes each time."""
+        """The random decisions of each iteration, on the device: tensors of the same shapes each time."""
         if self._joint is None:
             for _ in range(iterations):
                 batches = [stream.next() for stream in self._streams]
@@ -67,6 +66,6 @@ class Feed:
         return [states[stream] for stream in self._of]
 
     def load_states(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on from each child's stream state."""
+        """Resume from each child's stream state."""
         for number, stream in enumerate(self._streams):
             stream.load_state_dict(states[self._of.index(number)])

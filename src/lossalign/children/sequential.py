@@ -1,4 +1,4 @@
-"""The reference: plain modules, one after another."""
+"""The reference engine: plain modules that train one after another."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from lossalign.children.base import (
     CHUNK,
     Children,
+    Device,
     IsolatedRng,
     LossFunction,
-    Member,
+    Members,
     Weights,
     autocast,
     check_state,
     copied,
 )
-from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
 
@@ -28,12 +29,12 @@ class SequentialChildren(Children):
     """N children trained in turn, K iterations each."""
 
     def __init__(
-        self, members: Sequence[Member], loss: LossFunction, recipe: Recipe, device: torch.device | str = "cpu"
+        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
     ) -> None:
         if not members:
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
-        self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
+        self._loss, self._optimisation, self._device = loss, optimisation, torch.device(device)
         self._models = [copy.deepcopy(member.model).to(self._device) for member in members]
         self._streams = [member.stream() for member in members]
         self._rngs = [IsolatedRng(member.seed, self._device) for member in members]
@@ -58,12 +59,14 @@ class SequentialChildren(Children):
         total = torch.zeros((), device=self._device)
         for iteration in range(self.iteration, self.iteration + iterations):
             inputs, targets = stream.next()
-            with autocast(self._device, self._recipe.precision):
+            with autocast(self._device, self._optimisation.precision):
                 outputs = model(inputs)
             loss = self._loss(outputs, targets, phi).mean()
             grads = torch.autograd.grad(loss, weights, materialize_grads=True)
-            sgd_(weights, grads, self._momenta[child], self._recipe, learning_rate(self._recipe, iteration))
-            average_(self._averaged[child], model.state_dict(), average_decay(self._recipe.average, iteration))
+            sgd_(weights, grads, self._momenta[child], self._optimisation, learning_rate(self._optimisation, iteration))
+            average_(
+                self._averaged[child], model.state_dict(), average_decay(self._optimisation.average_decay, iteration)
+            )
             total += loss.detach()
         return total / iterations
 
@@ -74,14 +77,14 @@ class SequentialChildren(Children):
 
     def _outputs(self, child: int, inputs: Tensor, weights: Weights) -> Tensor:
         model, state = self._models[child].eval(), self.child_state(child, weights)
-        with autocast(self._device, self._recipe.precision):
+        with autocast(self._device, self._optimisation.precision):
             parts = [
                 torch.func.functional_call(model, state, (chunk,), tie_weights=False) for chunk in inputs.split(CHUNK)
             ]
         return torch.cat(parts).float()
 
     def keep_best(self, better: Tensor) -> None:
-        """Copy averaged weights to best where ``better`` [N]."""
+        """Copy averaged weights to best where ``better`` [N] is true."""
         for child in better.nonzero().flatten().tolist():
             self._best[child] = copied(self._averaged[child])
 
@@ -100,14 +103,14 @@ class SequentialChildren(Children):
         }
 
     def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
-        """Let one child go on from there."""
+        """Load a training state into one child; see ``Children.load_training_state``."""
         self._models[child].load_state_dict(state["weights"])
         self._averaged[child] = copied(state["averaged"], self._device)
         momenta = [state["momenta"][name] for name in _trained_names(self._models[child])]
         self._momenta[child] = copied(momenta, self._device)
 
-    def rest(self) -> None:
-        """Nothing is held between iterations."""
+    def release_memory(self) -> None:
+        """Does nothing: no memory is held between iterations."""
 
     def state_dict(self) -> dict[str, Any]:
         """Every child's weights, momenta, averages, best weights, stream and random state."""
@@ -125,7 +128,7 @@ class SequentialChildren(Children):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
+        """Resume exactly from ``state``; with the state of another engine, dropout masks differ."""
         check_state(state, self.count)
         self.iteration = state["iteration"]
         for child, member in enumerate(state["members"]):

@@ -1,4 +1,4 @@
-"""All children in one call: their weights stacked [N, …], one forward pass, one update."""
+"""All children at once: their weights are stacked [N, …], with one forward pass and one update for all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from lossalign.children.base import CHUNK, Children, LossFunction, Member, Weights, autocast, check_state
 from lossalign.children.feed import Feed
-from lossalign.children.recipe import Recipe, average_, average_decay, learning_rate, sgd_
+from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
 
 AT_ONCE = 2**27
@@ -25,12 +25,12 @@ State = dict[str, Tensor]
 
 
 class Lift(Protocol):
-    """How a model of one child computes N of them."""
+    """Computes N children with the model of one."""
 
     state: State
-    """Weights and buffers as they start."""
+    """Initial weights and buffers."""
     trained: list[str]
-    """Which of them are trained."""
+    """Names in ``state`` of the trained weights."""
     names: dict[str, str]
     """For every entry of a child's ``state_dict``, its name in ``state``: tied weights are stacked once."""
 
@@ -43,32 +43,32 @@ class Lift(Protocol):
         ...
 
     def run(self, work: Callable[[], Tensor]) -> Tensor:
-        """``work()``, some iterations of training, leaving torch's global random stream as it was."""
+        """Run ``work()``, some iterations of training; torch's global random stream is left as it was."""
         ...
 
     def at(self, iteration: int) -> None:
-        """The next call of ``train`` is this iteration's."""
+        """Set the iteration of the next call of ``train``."""
         ...
 
     def random_states(self) -> list[dict[str, Tensor]]:
-        """What each child needs to draw on."""
+        """The random state of each child."""
         ...
 
     def load_random_states(self, states: list[dict[str, Tensor]]) -> None:
-        """Draw on from there, if this kind of lift gave it."""
+        """Resume from these random states, if this kind of lift saved them."""
         ...
 
 
 class StackedChildren(Children):
-    """N children trained together; the same numbers as ``SequentialChildren`` to rounding.
+    """N children trained together; results equal those of ``SequentialChildren`` up to rounding.
 
     Children with the same seed share one batch stream. Dropout draws differ from the sequential engine's.
 
     Args:
-        members: the children to be, all of one architecture.
-        loss: of one child.
-        recipe: of all.
-        device: where they train.
+        members: the children, all of one architecture.
+        loss: the loss of one child.
+        optimisation: the same for all.
+        device: the device they train on.
         lift: how they are computed together.
     """
 
@@ -76,7 +76,7 @@ class StackedChildren(Children):
         self,
         members: Sequence[Member],
         loss: LossFunction,
-        recipe: Recipe,
+        optimisation: Optimisation,
         device: torch.device | str = "cpu",
         *,
         lift: Callable[[Sequence[Member], torch.device], Lift],
@@ -84,7 +84,7 @@ class StackedChildren(Children):
         if not members:
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
-        self._loss, self._recipe, self._device = loss, recipe, torch.device(device)
+        self._loss, self._optimisation, self._device = loss, optimisation, torch.device(device)
         self._make_lift, self._lift = lift, lift(members, self._device)
         self._state = self._lift.state
         self._weights = [self._state[name].requires_grad_() for name in self._lift.trained]
@@ -101,48 +101,54 @@ class StackedChildren(Children):
         try:
             return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
         except torch.OutOfMemoryError:
-            pass  # only behind this block is the memory of the failed pass free
+            pass  # the memory of the failed pass is free only after this block
         raise InputError(self._too_many(phi[:1]))
 
     def _too_many(self, phi: Tensor) -> str:
-        """What to say when memory is short, judged by one child."""
+        """The error message when memory runs out, with an estimate of how many children fit."""
         torch.cuda.empty_cache()
         used, (_, total) = torch.cuda.memory_allocated(self._device), torch.cuda.mem_get_info(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         fit = 0
         try:
-            one = StackedChildren(self._members[:1], self._loss, self._recipe, self._device, lift=self._make_lift)
+            one = StackedChildren(self._members[:1], self._loss, self._optimisation, self._device, lift=self._make_lift)
             one._train(1, phi)
             fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
         except torch.OutOfMemoryError:
             pass
         if not fit:
-            advice = "not even one does: use a smaller model"
+            advice = "not even one fits: use a smaller model"
         elif fit < self.count:
-            advice = f"about {fit} would: train fewer"
+            advice = f"about {fit} would fit: train fewer"
         else:
-            advice = f"about {fit} would if nothing else were there: end what else uses it, train fewer"
+            advice = f"about {fit} would fit in a free GPU: end other processes that use it, train fewer"
         return (
             f"children: {self.count} at once (of all methods and seeds) do not fit into {total / 2**30:.0f} GB of GPU "
             f"memory; {advice}, or use smaller batches."
         )
 
     def _train(self, iterations: int, phi: Tensor) -> Tensor:
-        """Summed losses [N] of so many iterations."""
+        """Train for ``iterations``; return summed losses [N]."""
         total = torch.zeros(self.count, device=self._device)
         for inputs, targets in self._feed.batches(iterations):
             self._lift.at(self.iteration)
             losses = self._losses(inputs, targets, phi)
             grads = torch.autograd.grad(losses.sum(), self._weights, materialize_grads=True)
-            sgd_(self._weights, grads, self._momenta, self._recipe, learning_rate(self._recipe, self.iteration))
-            average_(self._averaged, self._state, average_decay(self._recipe.average, self.iteration))
+            sgd_(
+                self._weights,
+                grads,
+                self._momenta,
+                self._optimisation,
+                learning_rate(self._optimisation, self.iteration),
+            )
+            average_(self._averaged, self._state, average_decay(self._optimisation.average_decay, self.iteration))
             self.iteration += 1
             total += losses.detach()
         return total
 
     def _losses(self, inputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Mean loss of every child on its batch [N]."""
-        with autocast(self._device, self._recipe.precision):
+        with autocast(self._device, self._optimisation.precision):
             outputs = self._lift.train(self._state, inputs)
         losses: Tensor = vmap(self._loss)(outputs, targets, phi)
         return losses.mean(1)
@@ -162,7 +168,7 @@ class StackedChildren(Children):
         return max(1, min(CHUNK, AT_ONCE // (self.count * max(1, inputs[0].nbytes))))
 
     def _stacked(self, inputs: Sequence[Tensor], size: int) -> Iterator[Tensor]:
-        """The children's own inputs, stacked [N, v, …]; sets that come again and again are stacked once."""
+        """The children's own inputs, stacked [N, v, …]; sets that are evaluated repeatedly are stacked once."""
         if sum(tensor.nbytes for tensor in inputs) > KEPT:
             yield from (torch.stack(some) for some in zip(*(tensor.split(size) for tensor in inputs), strict=True))
             return
@@ -174,7 +180,7 @@ class StackedChildren(Children):
         yield from stacked.split(size, 1)
 
     def _evaluate(self, state: State, inputs: Tensor, shared: bool) -> Tensor:
-        with autocast(self._device, self._recipe.precision):
+        with autocast(self._device, self._optimisation.precision):
             return self._lift.evaluate(state, inputs, shared).float()
 
     def _which(self, weights: Weights) -> State:
@@ -184,7 +190,7 @@ class StackedChildren(Children):
 
     @torch.no_grad()
     def keep_best(self, better: Tensor) -> None:
-        """Copy averaged weights to best where ``better`` [N]."""
+        """Copy averaged weights to best where ``better`` [N] is true."""
         chosen = better.to(self._device)
         for name, best in self._best.items():
             mask = chosen.view(-1, *[1] * (best.ndim - 1))
@@ -205,7 +211,7 @@ class StackedChildren(Children):
 
     @torch.no_grad()
     def load_training_state(self, child: int, state: dict[str, dict[str, Tensor]]) -> None:
-        """Let one child go on from there."""
+        """Load a training state into one child; see ``Children.load_training_state``."""
         self._load(self._state, child, state["weights"])
         self._load(self._averaged, child, state["averaged"])
         for name, momentum in zip(self._lift.trained, self._momenta, strict=True):
@@ -220,8 +226,8 @@ class StackedChildren(Children):
         for tensor in (*self._state.values(), *self._averaged.values(), *self._momenta):
             tensor.copy_(tensor[at])
 
-    def rest(self) -> None:
-        """Forget the stacked inputs; memory that nobody uses goes back to the GPU."""
+    def release_memory(self) -> None:
+        """Free the stacked inputs and return unused memory to the GPU."""
         self._kept = []
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -248,7 +254,7 @@ class StackedChildren(Children):
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``; one of another engine goes on, but draws other dropout masks."""
+        """Resume exactly from ``state``; with the state of another engine, dropout masks differ."""
         check_state(state, self.count)
         self.iteration = state["iteration"]
         for child, member in enumerate(state["members"]):

@@ -1,4 +1,4 @@
-"""N children by ``torch.func.vmap``: any model without branches on values. Pays for tiny networks on CPU."""
+"""N children by ``torch.func.vmap``: any model without branches on values. Faster for tiny networks on a CPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from lossalign.children.base import IsolatedRng, LossFunction, Member
-from lossalign.children.recipe import Recipe
+from lossalign.children.base import Device, IsolatedRng, LossFunction, Member, Members
+from lossalign.children.optimisation import Optimisation
 from lossalign.children.stacked import StackedChildren, State
 
 Lifted = Callable[[State, Tensor], Tensor]
@@ -23,7 +23,7 @@ def _call(module: nn.Module, state: State, inputs: Tensor) -> Tensor:
 
 
 class VmapLift:
-    """One module, called with every child's weights."""
+    """One module, called with the weights of all children."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         weights, buffers = stack_module_state([member.model for member in members])
@@ -46,18 +46,18 @@ class VmapLift:
         return call(state, inputs)
 
     def run(self, work: Callable[[], Tensor]) -> Tensor:
-        """``work()`` on one random stream for all children."""
+        """Run ``work()`` on one random stream for all children."""
         return self._rng.run(work)
 
     def at(self, iteration: int) -> None:
-        """Nothing: the stream goes on."""
+        """Does nothing: the random stream continues by itself."""
 
     def random_states(self) -> list[dict[str, Tensor]]:
-        """Where the stream stands, for every child."""
+        """The state of the random stream, for every child."""
         return [self._rng.state] * self._count
 
     def load_random_states(self, states: list[dict[str, Tensor]]) -> None:
-        """Go on from there."""
+        """Resume the random stream."""
         if states[0].keys() == self._rng.state.keys():
             self._rng.state = {name: tensor.cpu().clone() for name, tensor in states[0].items()}
 
@@ -66,12 +66,12 @@ class VmapChildren(StackedChildren):
     """``StackedChildren`` by vmap."""
 
     def __init__(
-        self, members: Sequence[Member], loss: LossFunction, recipe: Recipe, device: torch.device | str = "cpu"
+        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
     ) -> None:
-        super().__init__(members, loss, recipe, device, lift=VmapLift)
+        super().__init__(members, loss, optimisation, device, lift=VmapLift)
 
 
 def stacked_names(model: nn.Module) -> dict[str, str]:
-    """For every entry of a ``state_dict``, under which name its tensor is stacked: tied weights are stacked once."""
+    """The name under which each entry of a ``state_dict`` is stacked: tied weights are stacked once."""
     name_of = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     return {name: name_of[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items()}

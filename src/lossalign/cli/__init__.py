@@ -1,1 +1,1 @@
-"""The command line: a thin skin over ``lossalign.experiments``."""
+"""The command line of lossalign."""

@@ -1,77 +1,90 @@
-"""The flags of ``train`` and ``compare``: every field of a run, with the task's own recipe as defaults."""
+"""The flags of ``train`` and ``compare``: one for every key of a config, in the config's sections."""
 
 from __future__ import annotations
 
+import argparse
 import re
-from dataclasses import dataclass, fields
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import tyro
-from tyro.conf import Suppress
-
+from lossalign.cli.parser import WIDTH, Parser
 from lossalign.core import InputError
-from lossalign.experiments import RunConfig, recipe_for
-from lossalign.experiments.folder import Existing
-from lossalign.experiments.recipes import is_file, read_recipe
+from lossalign.experiments import KEYS, SECTIONS, Config, Key, by_key, check_key, compared, configure, is_recipe
+from lossalign.experiments.methods.names import GUARDED, REFITTED
+from lossalign.runs import Existing
 
-COMPARED = (
-    "fixed",
-    "deferred-reweighting",
-    "logit-adjustment",
-    "proportional-rule",
-    "post-hoc-offsets",
-    "random-walk",
-    "evolution",
-    "ala",
-)
-RETRIEVED = ("fixed", "triplet", "margin", "contrastive", "multi-similarity", "random-walk", "evolution", "ala")
-POLICIES = 5
+COMMANDS = {
+    "train": "Train networks on a task with a loss that is adapted to the metric.",
+    "compare": "Compare methods on paired seeds: a table with 95 % intervals.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(RunConfig):
-    """A run, and where it goes."""
+class Asked:
+    """A parsed command line."""
 
-    task: Suppress[str]
-    source: Suppress[str]
+    config: Config
     out: Path
-    """The run folder."""
-    resume: bool = False
-    """Go on with the run in that folder."""
-    overwrite: bool = False
-    """Replace the run in that folder."""
-    guard: bool = False
-    """Train as many children with a fixed loss beside, and keep what the selection split prefers."""
-    refit: bool = False
-    """Train again on train and reward split together, under the learned Φ, and keep those weights."""
-    final: bool = False
-    """Score the test split, once; otherwise the selection split."""
-    json: bool = False
-    """Print the result as JSON instead of a table."""
+    existing: Existing
+    final: bool
+    json: bool
+    print_config: bool
 
-    def __post_init__(self) -> None:
-        """Nothing is checked here: tyro would word the error; ``config`` checks."""
 
-    def config(self) -> RunConfig:
-        """The run alone: the task's recipe with the flags that differ from it."""
-        given = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
-        more: tuple[str, ...] = ("ala", "fixed", "guarded-ala") if self.guard else ()
-        more += ("ala", "refit-ala") if self.refit else ()
-        given["methods"] = tuple(dict.fromkeys((*self.methods, *more)))
-        kind = {"preset": self.preset} | ({} if self.embedding is None else {"loss": self.loss})
-        recipe = recipe_for(self.task, **kind)
-        return recipe_for(self.task, **kind | {name: v for name, v in given.items() if v != getattr(recipe, name)})
+def parse(command: str, task: str, args: list[str]) -> Asked:
+    """The flags of ``lossalign <command> <task>``."""
+    make = compared if command == "compare" else configure
+    wants_help = bool({"-h", "--help"} & set(args))
+    parser = _parser(command, task, by_key(make(task)) if wants_help else {})
+    found, unknown = parser.parse_known_args(args)
+    if unknown:
+        _refuse(unknown[0])
+    given: dict[str, Any] = {name: value for name, value in vars(found).items() if name in KEYS}
+    config = make(task, given)
+    more = GUARDED * hasattr(found, "guard") + REFITTED * hasattr(found, "refit")
+    if more:
+        texts = [spec.text for spec in config.methods.specs]
+        config = make(task, {**given, "methods": list(dict.fromkeys((*texts, *more)))})
+    return Asked(
+        config=config,
+        out=getattr(found, "out", None) or default_out(command, task),
+        existing=_existing(hasattr(found, "resume"), hasattr(found, "overwrite")),
+        final=hasattr(found, "final"),
+        json=hasattr(found, "json"),
+        print_config=hasattr(found, "print_config"),
+    )
 
-    def existing(self) -> Existing:
-        """What to do with a folder that exists."""
-        if self.resume and self.overwrite:
-            raise InputError("resume, overwrite: choose one of the two.")
-        return "resume" if self.resume else "overwrite" if self.overwrite else "refuse"
+
+def _existing(resume: bool, overwrite: bool) -> Existing:
+    if resume and overwrite:
+        raise InputError("resume, overwrite: choose one of the two.")
+    return "resume" if resume else "overwrite" if overwrite else "refuse"
+
+
+def _refuse(word: str) -> NoReturn:
+    """Raise ``InputError`` for an argument that belongs to no flag."""
+    if not word.startswith("--"):
+        raise InputError(f"{word!r} belongs to no flag; write --flag value.")
+    name = word[2:].partition("=")[0].replace("-", "_")
+    check_key(name.removeprefix("no_"), "flag", as_flag)
+    raise InputError(f"flag {word!r}: write {as_flag(name.removeprefix('no_'))} true or false.")
+
+
+def as_flag(key: str) -> str:
+    """The flag of a key.
+
+    Example:
+        >>> as_flag("validation_per_class")
+        '--validation-per-class'
+    """
+    return f"--{key.replace('_', '-')}"
 
 
 def default_out(command: str, task: str) -> Path:
-    """``runs/compare-digits-lt``.
+    """The run folder if none is given.
 
     Example:
         >>> default_out("train", "table:my data/churn.csv").as_posix()
@@ -80,21 +93,66 @@ def default_out(command: str, task: str) -> Path:
         'runs/compare-cifar10-lt'
     """
     kind, _, path = task.partition(":")
-    name = Path(task).stem if is_file(task) else f"{kind}-{Path(path).stem}" if path else kind
+    name = Path(task).stem if is_recipe(task) else f"{kind}-{Path(path).stem}" if path else kind
     return Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{command}-{name}")
 
 
-def parse(command: str, task: str, args: list[str]) -> Flags:
-    """The flags behind ``lossalign <command> <task>``."""
-    asked = read_recipe(task) if is_file(task) else {"task": task}
-    words = [word for arg in args for word in arg.split("=", 1)]
-    kind = {name: words[words.index(f"--{name}") + 1] for name in ("loss", "preset") if f"--{name}" in words[:-1]}
-    embeds = recipe_for(**{**asked, **kind}).embedding is not None
-    usual: dict[str, Any] = {"methods": RETRIEVED if embeds else COMPARED, "seeds": POLICIES}
-    recipe = recipe_for(**{**(usual if command == "compare" else {}), **asked, **kind})
-    default = Flags(**vars(recipe), out=default_out(command, task))
-    about = {
-        "train": f"Train children on {task} with a loss that follows the metric.",
-        "compare": f"Compare methods on {task}: paired seeds, one policy as the unit, 95 % intervals.",
-    }
-    return tyro.cli(Flags, prog=f"lossalign {command} {task}", description=about[command], default=default, args=args)
+def _parser(command: str, task: str, defaults: Mapping[str, Any]) -> Parser:
+    parser = Parser(f"lossalign {command} {task}", COMMANDS[command], usage="%(prog)s [--FLAG VALUE …]")
+    folder = parser.add_argument_group("run folder and output")
+    folder.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help=_text("Folder for all files of the run.", default_out(command, task).as_posix()),
+    )
+    for flag, text in (
+        ("resume", "Resume the run in the run folder."),
+        ("overwrite", "Delete the run in the run folder and start again."),
+        ("final", "Score the test split, which can be done once; otherwise the selection split is scored."),
+        ("json", "Print the result as JSON instead of a table."),
+        ("print-config", "Print a recipe file of this run, and exit without training."),
+    ):
+        folder.add_argument(f"--{flag}", action="store_true", help=text)
+    about = parser.add_argument_group("metric")
+    _add(about, KEYS["metric"], defaults)
+    for section, cls in SECTIONS.items():
+        group = parser.add_argument_group(section, textwrap.fill(" ".join((cls.__doc__ or "").split()), WIDTH - 2))
+        for key in KEYS.values():
+            if key.section == section:
+                _add(group, key, defaults)
+        if section == "methods":
+            group.add_argument(
+                "--guard",
+                action="store_true",
+                help="Train fixed too; keep it where it beats ala on the selection split.",
+            )
+            group.add_argument(
+                "--refit",
+                action="store_true",
+                help="After training, train again on the train and validation splits, with the Φ that ala learned.",
+            )
+    return parser
+
+
+def _add(group: argparse._ArgumentGroup, key: Key, defaults: Mapping[str, Any]) -> None:
+    text = _text(key.doc, defaults.get(key.name, ""))
+    if key.many:
+        group.add_argument(as_flag(key.name), nargs="+", metavar=key.placeholder, help=text)
+    elif key.hint is bool:
+        group.add_argument(as_flag(key.name), nargs="?", const="true", metavar="true|false", help=text)
+        off = f"--no-{key.name.replace('_', '-')}"
+        group.add_argument(off, dest=key.name, action="store_const", const="false", help=argparse.SUPPRESS)
+    else:
+        group.add_argument(as_flag(key.name), metavar=key.placeholder, help=text)
+
+
+def _text(doc: str, default: Any) -> str:
+    """The help of one flag, with its default."""
+    shown = {True: "true", False: "false", None: "none"}.get(default, default) if not _is_number(default) else default
+    shown = " ".join(map(str, shown)) if isinstance(shown, tuple) else shown
+    return f"{doc.rstrip('.')}. [{shown}]".replace("%", "%%")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

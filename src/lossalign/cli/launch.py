@@ -17,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 from lossalign.core import InputError, Ranks
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for another. torchrun ends all when a process dies; this is for lost networks."""
+"""How long a rank waits for another. torchrun ends all if a process dies; this is for a lost network connection."""
 
 
 def launched() -> bool:
@@ -26,7 +26,7 @@ def launched() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this process is the one that writes files and prints."""
     return not launched() or os.environ["RANK"] == "0"
 
 
@@ -37,13 +37,13 @@ def joined() -> Iterator[Ranks]:
         yield Ranks()
         return
     store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
-    # torchrun keeps its store over restarts, and with it the addresses of processes that are gone.
+    # torchrun keeps its store over restarts, with the addresses of processes that have exited.
     own = PrefixStore(f"lossalign/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=TIMEOUT)
     ranks = Ranks.current()
     yield ranks
-    ranks.exchange(lambda: None)  # nobody leaves while another still reads from it
+    ranks.exchange(lambda: None)  # no rank exits while another still reads from it
 
 
 def take_gpu(device: str) -> None:
@@ -57,7 +57,7 @@ def take_gpu(device: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; at once if a process group is open: its threads may wait for ranks that are gone, or abort on the way."""
+    """Exit; immediately if a process group is open, as its threads may wait for ranks that have exited, or abort."""
     if dist.is_available() and dist.is_initialized():
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

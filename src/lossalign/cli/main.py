@@ -1,4 +1,4 @@
-"""``lossalign train | compare | data | policy``. Errors are one sentence and exit code 2, never a traceback."""
+"""``lossalign train | compare | list | data | policy``. Errors are one sentence and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from importlib import metadata
 
 from rich.console import Console
 
-from lossalign.cli import data, policy
-from lossalign.cli.flags import Flags, parse
+from lossalign.api import train
+from lossalign.cli import data, listing, policy
+from lossalign.cli.flags import Asked, parse
 from lossalign.cli.launch import is_first, joined, launched, leave, take_gpu
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
-from lossalign.core import InputError, LossalignError
-from lossalign.experiments import RECIPES, Interrupted, run
+from lossalign.core import InputError, Interrupted, LossalignError
+from lossalign.experiments import TASKS, write_recipe
 
 USAGE = f"""usage: lossalign COMMAND …
 
-  train TASK    train children on a task with a loss that follows the metric
-  compare TASK  compare methods on paired seeds, with 95 % intervals
+  train TASK    train networks on a task with a loss that is adapted to the metric
+  compare TASK  compare methods on paired seeds: a table with 95 % intervals
+  list          tasks, methods, metrics, losses, models, policies
   data          list, fetch or check data sets
   policy        show a learned policy, or export it
 
-TASK is one of {", ".join(RECIPES)},
-table:FILE (.npz with X and y, or .csv), images:FOLDER (one folder a class),
+TASK is one of {", ".join(TASKS)},
+table:FILE (.npz with X and y, or .csv), images:FOLDER (one folder for each class),
 or a recipe FILE.toml that names its task and any flags.
 `lossalign COMMAND TASK --help` lists every flag with the task's defaults.
-`torchrun --nproc-per-node N -m lossalign train TASK …` spreads the children over N processes or GPUs.
+`torchrun --nproc-per-node N -m lossalign train TASK …` spreads the networks over N processes or GPUs.
 """
 
 
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def run_command(args: list[str]) -> int:
-    """Run one command; errors become one sentence and exit code 2. Of many ranks the first alone speaks."""
+    """Run one command and return its exit code. An error is printed as one sentence, by the first rank only."""
     messages = Console(stderr=True, quiet=not is_first())
 
     def say(message: Warning | str, *where: object, **more: object) -> None:
@@ -60,29 +62,31 @@ def run_command(args: list[str]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = say
             return _dispatch(args, messages)
-    except LossalignError as error:
-        messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
-        return 2
     except Interrupted as interrupted:
         again = shlex.join([*(arg for arg in args if arg not in ("--overwrite", "--resume")), "--resume"])
         command = f"torchrun … -m lossalign {again}" if launched() else f"lossalign {again}"
         messages.print(f"{interrupted} Command: {command}", highlight=False, markup=False, soft_wrap=True)
         return 130
+    except LossalignError as error:
+        messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        return 2
     except BrokenPipeError:
-        sys.stdout = None  # whoever read our output has left; nothing more to say
+        sys.stdout = None  # the reader of a pipe has exited
         return 1
     except OSError as error:
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        messages.print("left at once; the last checkpoint is in the run folder, if one was written.")
+        messages.print("stopped at once; the last checkpoint is in the run folder, if one was written.")
         return 130
-    except Exception as error:  # a user's own model or metric, or a mistake of ours
+    except Exception as error:  # an error of a user's model or metric, or a bug
         if "LOSSALIGN_TRACEBACK" in os.environ:
             raise
         what = f"error: {type(error).__name__}: {error}"
-        messages.quiet = False  # perhaps no other rank knows of it
-        messages.print(f"{what}\nLOSSALIGN_TRACEBACK=1 shows where.", highlight=False, markup=False, soft_wrap=True)
+        messages.quiet = False  # other ranks may not have raised it
+        messages.print(
+            f"{what}\nSet LOSSALIGN_TRACEBACK=1 to see where.", highlight=False, markup=False, soft_wrap=True
+        )
         return 1
 
 
@@ -98,8 +102,10 @@ def _dispatch(args: list[str], messages: Console) -> int:
         return data.main(rest, Console())
     if command == "policy":
         return policy.main(rest, Console())
+    if command == "list":
+        return listing.main(rest, Console())
     if command not in ("train", "compare"):
-        raise InputError(f"command {command!r} is unknown; choose from train, compare, data, policy.")
+        raise InputError(f"command {command!r} is unknown; choose from train, compare, list, data, policy.")
     if not rest or rest[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -111,21 +117,24 @@ def _dispatch(args: list[str], messages: Console) -> int:
 def _train(command: str, task: str, args: list[str], messages: Console) -> int:
     listener = ProgressListener(messages)
     with joined() as ranks, listener.running():
-        flags = ranks.guarded(lambda: _parse(command, task, args))
-        config = ranks.guarded(flags.config)
-        ranks.guarded(lambda: take_gpu(config.device))
-        result = run(config, flags.out, existing=flags.existing(), final=flags.final, listener=listener)
+        asked = ranks.guarded(lambda: _parse(command, task, args))
+        if asked.print_config:
+            if ranks.first:
+                print(write_recipe(asked.config), end="")
+            return 0
+        ranks.guarded(lambda: take_gpu(asked.config.compute.device))
+        result = train(asked.config, asked.out, existing=asked.existing, final=asked.final, listener=listener)
     if not ranks.first:
         return 0
-    if flags.json:
+    if asked.json:
         print(json.dumps(result.to_json()))
     else:
         print_result(result, Console())
     return 0
 
 
-def _parse(command: str, task: str, args: list[str]) -> Flags:
-    """The flags; help and complaints about them are said by the first rank alone."""
+def _parse(command: str, task: str, args: list[str]) -> Asked:
+    """The parsed flags; only the first rank shows help."""
     if is_first():
         return parse(command, task, args)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -3,56 +3,36 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from lossalign.cli.parser import choose
 from lossalign.control import Policy
 from lossalign.core import InputError
+from lossalign.runs import RunFolder
 
-
-@dataclass(frozen=True, kw_only=True)
-class Show:
-    """What a policy looks at, and what it does in a few telling states."""
-
-    policy: tyro.conf.Positional[Path]
-    """A policy file, or a run folder."""
-    seed: int | None = None
-    """Which policy of a run folder; the first if not given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """Copy the policy of a run into a file of its own, for --policy or Policy.load."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder."""
-    out: Path
-    """The file to write."""
-    seed: int | None = None
-    """Which policy of the run; the first if not given."""
+VERBS = {
+    "show": "Show what a policy observes, and its actions in some states.",
+    "export": "Copy the policy of a run into a file, for --policy or Policy.load.",
+}
 
 
 def policy_file(path: Path, seed: int | None) -> Path:
-    """The policy file behind a path that may be a run folder."""
+    """The policy file at ``path``, or in the run folder ``path``."""
     if not path.is_dir():
         return path
-    found = [file for file in path.glob("policy-*.safetensors") if file.stem.split("-", 1)[1].isdigit()]
-    found.sort(key=lambda file: int(file.stem.split("-")[1]))
-    if seed is not None:
-        found = [file for file in found if file.stem == f"policy-{seed}"]
-    if not found:
+    found = RunFolder(path).policies()
+    if not found or (seed is not None and seed not in found):
         wanted = "policy" if seed is None else f"policy of seed {seed}"
-        raise InputError(f"{path} holds no {wanted}; train with the method ala first.")
-    return found[0]
+        raise InputError(f"{path} holds no {wanted}; train a method that learns first (`lossalign list methods`).")
+    return found[next(iter(found)) if seed is None else seed]
 
 
 def behaviour(policy: Policy) -> Table:
-    """Action probabilities of a parameter whose statistics stand above, at, or below the others', early and late."""
+    """Action probabilities of a parameter with statistics above, at, or below the others', early and late."""
     layout = policy.layout
     table = Table(title="probability of −β, 0, +β")
     for column in ("statistics against the others", "progress", "−β", "0", "+β"):
@@ -70,28 +50,41 @@ def behaviour(policy: Policy) -> Table:
 
 
 def main(args: list[str], console: Console) -> int:
-    """Run one of the two."""
-    chosen: Show | Export = tyro.cli(
-        Show | Export,
-        prog="lossalign policy",
-        description="Policies: show, export.",
-        args=args,
-    )
-    if isinstance(chosen, Show):
-        file = policy_file(chosen.policy, chosen.seed)
-        policy = Policy.load(file)
-        layout, weights = policy.layout, sum(p.numel() for p in policy.parameters())
-        sees = f"{layout.statistics} statistic(s) at {layout.history} steps, their change, Φ, time"
-        sees += ", sensitivity" if layout.sensitivity else ""
-        console.print(f"{file}: {layout.size} → {' → '.join(map(str, policy.hidden))} → 3, {weights:,} weights.")
-        console.print(f"It sees, for each loss parameter: {sees}.", highlight=False)
-        console.print(behaviour(policy))
+    """Run one of the two commands."""
+    chosen = choose("policy", VERBS, args)
+    if chosen is None:
         return 0
-    file = policy_file(chosen.run, chosen.seed)
-    Policy.load(file)
-    if chosen.out.exists():
-        raise InputError(f"out={chosen.out} exists; choose another file.")
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, chosen.out)
-    console.print(f"Wrote {chosen.out}; use it with `lossalign train TASK --policy {chosen.out} --freeze`.")
+    verb, parser, rest = chosen
+    parser.add_argument("path", type=Path, help="A policy file or a run folder." if verb == "show" else "A run folder.")
+    parser.add_argument("--seed", type=int, default=None, help="Seed of the policy in a run folder. [the first]")
+    if verb == "export":
+        parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="The file to write.")
+    given = parser.parse_args(rest)
+    file = policy_file(given.path, given.seed)
+    if verb == "show":
+        _show(file, console)
+    else:
+        _export(file, given.out, console)
     return 0
+
+
+def _show(file: Path, console: Console) -> None:
+    policy = Policy.load(file)
+    layout, weights = policy.layout, sum(p.numel() for p in policy.parameters())
+    seen = f"{layout.statistics} statistic(s) at {layout.history} steps, their change, Φ, time"
+    seen += ", sensitivity" if layout.sensitivity else ""
+    console.print(f"{file}: {layout.size} → {' → '.join(map(str, policy.hidden))} → 3, {weights:,} weights.")
+    console.print(f"It observes, for each loss parameter: {seen}.", highlight=False)
+    if policy.about is not None:
+        known = [f"{name} {value}" for name, value in policy.about.provenance.items()]
+        console.print(f"Learned on {policy.about}{'; ' if known else ''}{', '.join(known)}.", highlight=False)
+    console.print(behaviour(policy))
+
+
+def _export(file: Path, out: Path, console: Console) -> None:
+    Policy.load(file)
+    if out.exists():
+        raise InputError(f"out={out} exists; choose another file.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, out)
+    console.print(f"Wrote {out}; use it with `lossalign train TASK --policy {out} --freeze`.")

@@ -1,9 +1,10 @@
-"""A live line while a run trains: bar, step, metric, entropy, time left."""
+"""Progress of a run: a bar on a terminal, a line every minute elsewhere."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -11,19 +12,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lossalign.core import Ranks
-from lossalign.experiments import Listener
-from lossalign.experiments.populations import Arm, Experiment
+from lossalign.experiments import Arm, Experiment
+from lossalign.runs import Listener
 from lossalign.training import StepRecord
+
+PLAIN_SECONDS = 60.0
+"""Seconds between two lines where there is no terminal."""
 
 
 class ProgressListener(Listener):
-    """Shows progress on a terminal, says what is worth a line, and stops politely on Ctrl-C."""
+    """Shows progress and messages, and stops after the current step on Ctrl-C."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._total, self._taken = 0, 0
+        self._began = self._spoke = clock()
         self._asked_to_stop = False
         self._percent = False
         self._metric = ""
+        self._done_before = 0
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
@@ -32,37 +39,44 @@ class ProgressListener(Listener):
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
             console=console,
+            disable=not console.is_terminal,
         )
         self._bar = self._progress.add_task("steps", total=None, live="")
 
     def started(self, experiment: Experiment, steps_done: int) -> None:
-        """Say in one line what trains, on which engine."""
+        """Print one line with task, methods, steps and engine."""
         config, populations = experiment.config, experiment.populations
-        total = sum(population.steps for population in populations.values())
+        self._total = sum(population.steps for population in populations.values())
+        self._taken, self._began = steps_done, self._clock()
+        self._done_before = steps_done
         self._metric = experiment.metric.name.replace("-", " ")
         self._percent = experiment.metric.percent
-        self._progress.update(self._bar, total=total, completed=steps_done)
-        engines = {population.children.engine for population in populations.values()}
-        ranks = Ranks.current().count
+        self._progress.update(self._bar, total=self._total, completed=steps_done)
         self._progress.start()
-        rest = config.iterations % config.every
-        self.said(
-            f"{config.task}: {config.model}, {len(config.methods)} method(s) × {config.seeds} policies × "
-            f"{config.children} children, {config.steps} steps of {config.every} iterations"
-            + (f" (the last {rest} make no whole step and are left out)" if rest else "")
-            + f"; engine {' and '.join(sorted(engines))} on {experiment.device_name}"
-            + (f", {ranks} ranks." if ranks > 1 else ".")
-        )
+        self.said(_opening(experiment, Ranks.current().count))
+        rest = config.optimisation.iterations % config.control.every
+        if rest:
+            self.said(f"The last {rest} iterations are not a whole step and are not trained.")
 
     def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:
-        """Move the bar; show the learning method's metric on the selection split and its entropy."""
-        learning = [arm for arm in arms if arm.method == "ala"] or arms[:1]
+        """Advance the bar; show the learner's metric on the selection split and its entropy."""
+        live = self._live(record, arms)
+        self._taken += 1
+        self._progress.update(self._bar, advance=1, live=live)
+        now = self._clock()
+        if not self._console.is_terminal and now - self._spoke >= PLAIN_SECONDS:
+            self._spoke = now
+            left = (now - self._began) / (self._taken - self._done_before) * (self._total - self._taken)
+            self.said(f"step {self._taken} of {self._total}, {live}, about {_duration(left)} left")
+
+    def _live(self, record: StepRecord, arms: list[Arm]) -> str:
+        learning = [arm for arm in arms if arm.spec.role == "learner"] or arms[:1]
         mean = sum(float(record.selection[arm.rows].mean()) for arm in learning) / len(learning)
         live = f"{learning[0].method}: {self._metric} " + (f"{100 * mean:.1f} %" if self._percent else f"{mean:.4g}")
         entropies = [float(record.logs["entropy"][arm.rows].mean()) for arm in learning if "entropy" in record.logs]
         if entropies and entropies[0] == entropies[0]:
             live += f", entropy {sum(entropies) / len(entropies):.2f}"
-        self._progress.update(self._bar, advance=1, live=live)
+        return live
 
     def said(self, sentence: str) -> None:
         """Print one line above the bar."""
@@ -74,12 +88,12 @@ class ProgressListener(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the bar; the first Ctrl-C asks for a checkpoint, the second leaves at once."""
+        """Show the bar; the first Ctrl-C asks for a checkpoint, the second stops at once."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self._asked_to_stop = True
             signal.signal(signal.SIGINT, before)
-            self.said("Stopping after this step, with a checkpoint. Press Ctrl-C again to leave at once.")
+            self.said("Stopping after this step, with a checkpoint. Press Ctrl-C again to stop at once.")
 
         before = signal.signal(signal.SIGINT, ask)
         try:
@@ -87,3 +101,36 @@ class ProgressListener(Listener):
         finally:
             self._progress.stop()
             signal.signal(signal.SIGINT, before)
+
+
+def _opening(experiment: Experiment, ranks: int) -> str:
+    """``digits-lt: mlp-16, 2 methods × 5 seeds × 10 children, …``."""
+    config = experiment.config
+    engines = {population.children.engine for population in experiment.populations.values()}
+    parts = [
+        _count(len(config.methods.specs), "method"),
+        _count(config.methods.seeds, "seed"),
+        _count(config.methods.children, "child", "children"),
+    ]
+    return (
+        f"{config.task}: {config.model.name}, {' × '.join(parts)}, {config.steps} steps of {config.control.every} "
+        f"iterations; engine {' and '.join(sorted(engines))} on {experiment.device_name}"
+        + (f", {ranks} ranks." if ranks > 1 else ".")
+    )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _duration(seconds: float) -> str:
+    """A duration in words.
+
+    Example:
+        >>> _duration(42), _duration(125), _duration(7300)
+        ('42 s', '2 min', '2 h 2 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

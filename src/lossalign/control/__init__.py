@@ -1,14 +1,16 @@
-"""The controller: state, reward, policy, replay, learner, the two presets. Tensors are [children, parameters, …]."""
+"""The learning controller and its parts; tensors are [children, parameters, …]."""
 
-from lossalign.control.controller import LearningController
-from lossalign.control.policy import Policy
-from lossalign.control.presets import PRESETS, Preset, default, paper, preset_named, switch
+from lossalign.control.controller import LARGE, LearningController
+from lossalign.control.policy import Policy, PolicyAbout
+from lossalign.control.presets import PRESETS, Preset, default, paper, preset_named
 from lossalign.control.reward import discounted_metric, evaluation_points, sign_reward
 
 __all__ = [
+    "LARGE",
     "PRESETS",
     "LearningController",
     "Policy",
+    "PolicyAbout",
     "Preset",
     "default",
     "discounted_metric",
@@ -16,5 +18,4 @@ __all__ = [
     "paper",
     "preset_named",
     "sign_reward",
-    "switch",
 ]

@@ -1,8 +1,8 @@
-"""Random decisions. The numbers come from a CPU generator whatever the device, so that a seed means the same anywhere.
+"""Random decisions, drawn from a CPU generator on every device, so that a seed gives the same decisions everywhere.
 
 Up to 65,536 decisions are drawn as ``torch.multinomial`` and ``torch.randperm`` draw them. A loss with pairs of 1,000
-classes asks for 500,000 at a step; then one uniform number a decision, and a draw that does not shuffle them all, are
-twenty times cheaper.
+classes needs 500,000 for each step; then one uniform number a decision, and a draw without shuffling all of them, are
+twenty times faster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _MANY = 2**16
 def draw_actions(probabilities: Tensor, generator: torch.Generator, antithetic: bool = False) -> Tensor:
     """One action [...] from each row of ``probabilities`` [..., A].
 
-    Few decisions take the action of the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution F:
-    the first a with u < F(a). ``antithetic`` inverts too, with u for one child (first axis) and 1 − u for the next.
+    Few decisions take the action with the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution F:
+    the first a with u < F(a). ``antithetic`` inverts F too, with u for one child (first axis) and 1 − u for the next.
 
     Example:
         >>> draw_actions(torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), torch.Generator().manual_seed(0))
@@ -35,9 +35,9 @@ def draw_actions(probabilities: Tensor, generator: torch.Generator, antithetic: 
 
 
 def draw_some(size: int, some: int, generator: torch.Generator) -> Tensor:
-    """``some`` different numbers below ``size``, each as likely as the others; all of them if there are no more.
+    """``some`` different numbers below ``size``, all equally likely; all of them if ``size`` is not larger.
 
-    Of many, one is drawn from each of ``some`` neighbouring parts of equal size, which begin at a random place.
+    If ``size`` is large, one is drawn from each of ``some`` consecutive parts of equal size, with a random offset.
 
     Example:
         >>> draw_some(3, 5, torch.Generator())

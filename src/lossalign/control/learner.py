@@ -1,4 +1,4 @@
-"""Eq. 2–3: REINFORCE on replayed steps."""
+"""REINFORCE on replayed steps (Eq. 2 and 3)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def reinforce_loss(
     """Eq. 3 as a loss: −E[ log π(a|s) · Σ_k (r_k − b_k) ] − entropy bonus · H(π).
 
     A decision is the joint action on all parameters of a child; its log-probabilities are averaged with ``weights``.
-    With ``old_log_probs`` each parameter's term becomes min(ρA, clip(ρ, 1 − c, 1 + c)A), ρ = π(a|s) / π_old(a|s), so
-    that replayed steps count for the policy of today.
+    With ``old_log_probs`` each parameter's term becomes min(ρA, clip(ρ, 1 − c, 1 + c)A), ρ = π(a|s) / π_old(a|s), which
+    corrects replayed steps for the current policy.
 
     Args:
-        logits: of today's policy [B, M, 3].
-        actions: taken then [B, M].
+        logits: of the current policy [B, M, 3].
+        actions: the actions that were taken [B, M].
         returns: centred returns A [B].
         weights: of the parameters in a decision, summing to 1 [B, M].
         old_log_probs: log π of the actions when they were taken [B, M], or None for plain Eq. 3.
@@ -74,7 +74,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
 
     def learn(self, replay: Replay, generator: torch.Generator) -> None:
-        """A few updates of θ; none from returns that tell no action from another, or only the entropy would grow."""
+        """Update θ a few times; not if all returns are zero, as then only the entropy would grow."""
         for _ in range(self.updates):
             drawn = replay.sample(self.batch, generator)
             if drawn is not None:
@@ -97,10 +97,10 @@ class Learner:
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """θ and Adam's moments, as copies: learning on does not change them."""
+        """Copies of θ and Adam's moments, which later updates do not change."""
         return deepcopy({"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # Adam would write into the given moments
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # Adam would change the given moments in place

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +25,46 @@ _ROWS = 2**16
 """States that go through the network at once when nothing is learned from them; keeps its hidden layers small."""
 
 
+_FORMAT = "lossalign-policy"
+_VERSION = 2
+"""Of the files that ``Policy.save`` writes. Files without a version are of version 1, which has no ``PolicyAbout``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyAbout:
+    """What a policy was learned on.
+
+    Args:
+        groups: groups of loss parameters that it moved.
+        loss: name of the class that computes the statistics it saw; empty: unknown.
+        preset: the preset it was learned with, field by field; empty: unknown.
+        provenance: anything else of use to a reader, e.g. task, metric and seed, as JSON values.
+
+    Example:
+        >>> about = PolicyAbout(groups=("offsets",), loss="AlignedLoss")
+        >>> about.fits(("offsets",), "AlignedLoss"), about.fits(("diagonal",), "ClassCorrelationLoss")
+        (True, False)
+    """
+
+    groups: tuple[str, ...]
+    loss: str = ""
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def fits(self, groups: Sequence[str], loss: str = "") -> bool:
+        """Whether it learned to move all of ``groups``, of the same loss as far as both losses are known."""
+        return bool(groups) and set(groups) <= set(self.groups) and (not loss or not self.loss or loss == self.loss)
+
+    def __str__(self) -> str:
+        groups = ", ".join(self.groups)
+        return f"{self.loss} ({groups})" if self.loss else f"a loss with the groups {groups}"
+
+    @classmethod
+    def from_json(cls, described: dict[str, Any]) -> PolicyAbout:
+        """What ``asdict`` gave, after a journey through JSON."""
+        return cls(**{**described, "groups": tuple(described["groups"])})
+
+
 class Policy(nn.Module):
     """An MLP from the state of one parameter to the logits of its three actions.
 
@@ -31,6 +73,7 @@ class Policy(nn.Module):
         hidden: sizes of the hidden layers (ReLU).
         zero_bias: how much likelier, in logits, the action 0 is at the start.
         generator: where the initial weights come from.
+        about: what it was learned on, which ``LearningController`` fills in; None: unknown.
 
     Example:
         >>> policy = Policy(StateLayout(statistics=1), generator=torch.Generator().manual_seed(0))
@@ -45,9 +88,10 @@ class Policy(nn.Module):
         zero_bias: float = 0.0,
         *,
         generator: torch.Generator,
+        about: PolicyAbout | None = None,
     ) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout, self.about = layout, about
         self.hidden = tuple(hidden)
         sizes = (layout.size, *self.hidden, ACTIONS)
         layers: list[nn.Module] = []
@@ -73,9 +117,16 @@ class Policy(nn.Module):
         return torch.cat(parts).view(*states.shape[:-1], ACTIONS)
 
     def save(self, path: str | Path) -> Path:
-        """Write a safetensors file that ``Policy.load`` reads; it holds weights and the state's layout."""
+        """Write a safetensors file that ``Policy.load`` reads: weights, the state's layout, what it was learned on."""
         path = Path(path)
-        described = {"format": "lossalign-policy", "hidden": list(self.hidden), "layout": asdict(self.layout)}
+        described = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "written_by": f"lossalign {metadata.version('lossalign')}",
+            "hidden": list(self.hidden),
+            "layout": asdict(self.layout),
+            "about": None if self.about is None else asdict(self.about),
+        }
         weights = {name: tensor.detach().clone().contiguous() for name, tensor in self.state_dict().items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(weights, path, metadata={"lossalign": json.dumps(described)})
@@ -93,23 +144,31 @@ class Policy(nn.Module):
         return cls.load(Path(__file__).with_name("pretrained.safetensors"))
 
     @classmethod
-    def pretrained_for(cls, groups: Sequence[str], layout: StateLayout) -> Policy | None:
-        """That policy, if it was learned for these groups of parameters on states of this layout; else None."""
+    def pretrained_for(cls, groups: Sequence[str], layout: StateLayout, loss: str = "") -> Policy | None:
+        """That policy, if it was learned for these groups (and loss, if named) on states of this layout; else None."""
         policy = cls.pretrained()
-        return policy if tuple(groups) == ("offsets",) and policy.layout == layout else None
+        assert policy.about is not None
+        return policy if policy.layout == layout and policy.about.fits(groups, loss) else None
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
-        """Read a policy that ``save`` wrote."""
+        """Read a policy that ``save`` wrote, of this version or an earlier one."""
         if not Path(path).is_file():
             raise InputError(f"policy: {path} is not a file; give the .safetensors file that Policy.save wrote.")
         try:
             with safe_open(path, framework="pt") as file:
                 described = json.loads((file.metadata() or {})["lossalign"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            policy = cls(StateLayout(**described["layout"]), described["hidden"], generator=torch.Generator())
+            if described.get("version", 1) > _VERSION:
+                raise InputError(
+                    f"policy: {path} has format version {described['version']}, this lossalign reads up to {_VERSION}; "
+                    "install a newer lossalign."
+                )
+            about = described.get("about") and PolicyAbout.from_json(described["about"])
+            layout = StateLayout(**described["layout"])
+            policy = cls(layout, described["hidden"], generator=torch.Generator(), about=about)
             policy.load_state_dict(weights)
-        except (SafetensorError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+        except (SafetensorError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
             raise InputError(
                 f"policy: {path} is not a lossalign policy ({error.__class__.__name__}); give a file that Policy.save "
                 "wrote."

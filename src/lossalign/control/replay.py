@@ -1,4 +1,4 @@
-"""Replay memory D: what the children did at the last steps, and what came of it."""
+"""Replay memory D: states, actions and returns of the children at the last steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ROUNDING = 0.01  # rewards are measured in deviations
 
 @dataclass(kw_only=True)
 class Transition:
-    """One step of all children: s_t, a_t, and the return that grows until it is T steps old.
+    """One step of all children: s_t, a_t, and the return, the sum of the next T rewards.
 
-    REINFORCE does not look at s_t+1, so it is not kept. ``returns`` and ``valid`` stay on the CPU, where the rewards
-    are; the rest lies on the policy's device.
+    REINFORCE does not need s_t+1, so it is not kept. ``returns`` and ``valid`` stay on the CPU, where the rewards
+    are; the rest is on the policy's device.
 
     Args:
         states: s_t of the kept parameters [n, M, F].
@@ -25,8 +25,8 @@ class Transition:
         log_probs: log π(a_t|s_t) when the action was taken [n, M].
         weights: how much each kept parameter counts in a decision; sums to 1 [M].
         returns: Σ of centred rewards so far [n].
-        valid: children whose Φ really moved by this action [n].
-        age: how many rewards it has received.
+        valid: children whose Φ was moved by this action, not replaced [n].
+        age: number of rewards added so far.
     """
 
     states: Tensor
@@ -58,11 +58,11 @@ class Replay:
         self.matured: deque[Transition] = deque(maxlen=steps)
 
     def add(self, transition: Transition) -> None:
-        """Take in the step that begins now."""
+        """Add the step that begins now."""
         self.pending.append(transition)
 
-    def reward(self, rewards: Tensor) -> None:
-        """Credit every step that is not yet ``horizon`` rewards old with the newest rewards [n]."""
+    def add_reward(self, rewards: Tensor) -> None:
+        """Add the newest rewards [n] to every step that has fewer than ``horizon`` rewards."""
         for transition in self.pending:
             transition.returns = transition.returns + rewards
             transition.age += 1
@@ -70,14 +70,14 @@ class Replay:
         self.pending = [t for t in self.pending if t.age < self.horizon]
 
     def forget(self, children: Tensor) -> None:
-        """Drop the pending steps of ``children`` [n]: something else than the actions decided their rewards."""
+        """Drop the pending steps of ``children`` [n], whose rewards were not decided by their actions."""
         for transition in self.pending:
             transition.valid = transition.valid & ~children
 
     def sample(self, size: int, generator: torch.Generator) -> Batch | None:
         """``size`` child-steps drawn without replacement, or all if there are fewer.
 
-        None while nothing has matured, and where all returns are zero but for rounding: the metric stands still.
+        None while no step has matured, and where all returns are zero up to rounding because the metric plateaus.
         """
         if not self.matured:
             return None
@@ -103,7 +103,7 @@ class Replay:
         return {"pending": [dict(vars(t)) for t in self.pending], "matured": [dict(vars(t)) for t in self.matured]}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
-        """Go on from ``state``, with the states and actions on ``device``."""
+        """Resume from ``state``, with the states and actions on ``device``."""
         self.pending = [_placed(t, device) for t in state["pending"]]
         self.matured = deque((_placed(t, device) for t in state["matured"]), maxlen=self.matured.maxlen)
 

@@ -1,6 +1,6 @@
-"""Eq. 4 and 5: from the validation metric along a step to the reward of an action.
+"""Rewards (Eq. 4 and 5), from the validation metric measured within a step.
 
-Metrics arrive here as errors: lower is better.
+Metrics are errors here: lower is better.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Evaluation = Literal["literal", "minibatch", "window"]
 
 
 def evaluation_points(evaluation: Evaluation, every: int, evaluations: int) -> list[int]:
-    """After which of a step's K iterations the metric is measured; the last is always K.
+    """The iterations of a step, of 1 to K, after which the metric is measured; the last is always K.
 
     ``literal`` and ``minibatch`` measure after every iteration, as Eq. 4 is printed; ``window`` at the last few, a
     twentieth of the step apart: γ = 0.9 puts 99 % of Eq. 4's weight on the last 44 iterations.
 
     Args:
-        evaluation: the mode.
+        evaluation: when the metric is measured.
         every: K.
-        evaluations: how many points a ``window`` has.
+        evaluations: number of measurements of a ``window``.
 
     Example:
         >>> evaluation_points("window", every=200, evaluations=3)
@@ -50,7 +50,7 @@ def discounted_metric(values: Tensor, gamma: float, points: list[int] | None = N
     Args:
         values: the metric at the measured iterations [E, …].
         gamma: γ.
-        points: which iterations j those are, the last being K; consecutive if None.
+        points: the iterations j of the measurements, the last being K; consecutive if None.
 
     Returns:
         M [...].
@@ -77,7 +77,7 @@ def sign_reward(before: Tensor, after: Tensor) -> Tensor:
 def against_others(improvement: Tensor) -> Tensor:
     """Each child's improvement minus the mean improvement of the *other* children [n].
 
-    Training improves by itself, and a drop of the learning rate helps everybody: only the difference tells which
+    Every child improves as it trains, and when the learning rate drops. Only the difference from the others shows which
     action was good.
 
     Example:
@@ -102,7 +102,7 @@ class Reward(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
 
 
 class SignReward(Reward):
@@ -124,7 +124,7 @@ class SignReward(Reward):
         return {"baseline": self.baseline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self.baseline = state["baseline"]
 
 
@@ -140,7 +140,7 @@ def ranks(improvement: Tensor) -> Tensor:
 
 
 class RelativeReward(Reward):
-    """Improvement against the other children, over its running deviation.
+    """Improvement relative to the other children, divided by its running deviation.
 
     The mean of the others is the baseline too: rewards are centred once. One child is compared with its own forecast,
     the exponential moving average of its past improvements.
@@ -150,18 +150,18 @@ class RelativeReward(Reward):
         self.decay = decay
         self.forecast = torch.zeros(())
         self.square = torch.zeros(())
-        self.seen = torch.zeros(())
+        self.count = torch.zeros(())
 
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
-        """(improvement − what was to be expected) / running deviation, within ±5."""
+        """(improvement − expected improvement) / running deviation, within ±5."""
         improvement = before - after
-        expected = self.forecast / (1 - self.decay**self.seen).clamp(min=1e-9)
+        expected = self.forecast / (1 - self.decay**self.count).clamp(min=1e-9)
         gain = self._against_others(improvement, after) if len(improvement) > 1 else improvement - expected
         self.forecast = self.decay * self.forecast + (1 - self.decay) * improvement.mean()
         self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean()
-        self.seen = self.seen + 1
-        deviation = (self.square / (1 - self.decay**self.seen)).sqrt()
-        rounding = 1e-6 * torch.maximum(before.abs(), after.abs()).max()  # equal improvements are not quite equal
+        self.count = self.count + 1
+        deviation = (self.square / (1 - self.decay**self.count)).sqrt()
+        rounding = 1e-6 * torch.maximum(before.abs(), after.abs()).max()  # equal improvements differ by rounding
         return (gain / torch.maximum(deviation, rounding).clamp(min=1e-12)).clamp(-5, 5)
 
     def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
@@ -169,22 +169,22 @@ class RelativeReward(Reward):
 
     def state_dict(self) -> dict[str, Any]:
         """The running averages."""
-        return {"forecast": self.forecast, "square": self.square, "seen": self.seen}
+        return {"forecast": self.forecast, "square": self.square, "seen": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.forecast, self.square, self.seen = state["forecast"], state["square"], state["seen"]
+        """Resume from ``state``."""
+        self.forecast, self.square, self.count = state["forecast"], state["square"], state["seen"]
 
 
 class RankReward(RelativeReward):
-    """The rank of the improvement among the children: how much better does not count."""
+    """The rank of the improvement among the children; its size does not count."""
 
     def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
         return ranks(improvement)
 
 
 class LevelReward(RelativeReward):
-    """Where a child stands among the others, not how it moved."""
+    """The error of a child relative to the others, not its change."""
 
     def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:
         return against_others(-after)

@@ -1,6 +1,6 @@
-"""What the policy sees of one loss parameter: its statistics, their change, Φ, the time, and the metric's sensitivity.
+"""The state that the policy observes of one loss parameter: statistics, their change, Φ, time and sensitivity.
 
-Everything is normalised, so that a policy does not see a task's scale and can be reused on another.
+All features are normalised, so that they do not depend on the scale of a task and a policy can be reused on another.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _AVERAGE_DECAY = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class StateLayout:
-    """Which features one parameter has, in order; two policies are exchangeable if their layouts are equal.
+    """The features of one parameter, in order; policies with equal layouts are interchangeable.
 
     Args:
         statistics: S, statistics per parameter.
-        history: at how many past steps they are seen.
-        sensitivity: whether the metric's sensitivity is seen too.
+        history: number of past steps kept.
+        sensitivity: whether the state holds the metric's sensitivity.
 
     Example:
         >>> StateLayout(statistics=2, history=10, sensitivity=True).size
@@ -42,7 +42,7 @@ class StateLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Where Φ may go, as tensors on the controller's device [P], and where each group lies in it.
+    """The range and β of Φ as tensors on the controller's device [P], and the slice of each group.
 
     Example:
         >>> from lossalign.losses import AlignedLoss
@@ -52,19 +52,19 @@ class Space:
 
     low: Tensor
     high: Tensor
-    step: Tensor
+    beta: Tensor
     groups: tuple[slice, ...]
 
     @classmethod
     def of(cls, spec: ParameterSpec, device: torch.device | str = "cpu") -> Space:
         """The space of a loss's parameters."""
-        low, high, step = (tensor.to(device) for tensor in (spec.low, spec.high, spec.step))
-        return cls(low=low, high=high, step=step, groups=tuple(spec.slices.values()))
+        low, high, beta = (tensor.to(device) for tensor in (spec.low, spec.high, spec.beta))
+        return cls(low=low, high=high, beta=beta, groups=tuple(spec.slices.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateMemory:
-    """What must be remembered between steps.
+    """Statistics kept between steps.
 
     Args:
         history: normalised statistics of the last steps, newest first [n, P, H, S].
@@ -108,7 +108,7 @@ def relative_change(values: Tensor, average: Tensor) -> Tensor:
 
 
 def remember(memory: StateMemory | None, statistics: Tensor, groups: Sequence[slice], history: int) -> StateMemory:
-    """Push one step's statistics [n, P, S]; the first step fills the whole history."""
+    """Add the statistics of one step [n, P, S]; the first step fills the whole history."""
     average = statistics if memory is None else memory.average
     newest = standardise(statistics, groups, average)[:, :, None]
     change = relative_change(statistics, average)
@@ -120,9 +120,9 @@ def remember(memory: StateMemory | None, statistics: Tensor, groups: Sequence[sl
 
 
 def share(sensitivity: Tensor, groups: Sequence[slice]) -> Tensor:
-    """Each parameter's share of the gain still to be had in its group, times the group's size, minus one [n, P, 2].
+    """Each parameter's share of the remaining gain in its group, times the group's size, minus one [n, P, 2].
 
-    Zero says "as much as the others"; a metric with nothing to gain, or that cannot tell, gives zeros.
+    Zero means as much as the others. All are zero if there is nothing to gain, or the sensitivity is not known.
 
     Example:
         >>> share(torch.tensor([[[3.0, 0.0], [1.0, 0.0]]]), [slice(0, 2)])
@@ -137,7 +137,7 @@ def share(sensitivity: Tensor, groups: Sequence[slice]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def features(layout: StateLayout, memory: StateMemory, seen: Observation, phi: Tensor, space: Space) -> Tensor:
+def features(layout: StateLayout, memory: StateMemory, observation: Observation, phi: Tensor, space: Space) -> Tensor:
     """The state s_t of every parameter of every child [n, P, F].
 
     In order: normalised statistics of the last steps, newest first; their relative change; Φ on its range as −1 … 1;
@@ -149,8 +149,8 @@ def features(layout: StateLayout, memory: StateMemory, seen: Observation, phi: T
         memory.history.reshape(n, p, -1),
         memory.change,
         ((phi - middle) / half)[:, :, None],
-        torch.full((n, p, 1), seen.progress, device=phi.device),
+        torch.full((n, p, 1), observation.progress, device=phi.device),
     ]
     if layout.sensitivity:
-        parts.append(share(seen.sensitivity, space.groups))
+        parts.append(share(observation.sensitivity, space.groups))
     return torch.cat(parts, -1)

@@ -1,26 +1,30 @@
-"""Types that every room shares. Imports torch alone."""
+"""Types that all packages of lossalign share. Depends on PyTorch only."""
 
 from lossalign.core.errors import (
     CheckpointError,
     InputError,
+    Interrupted,
     LossalignError,
     NonFiniteError,
     RankError,
     RunFolderError,
 )
-from lossalign.core.heirs import heirs
+from lossalign.core.inheritance import choose_parents
 from lossalign.core.layers import CosineLinear, scaled_cosine
 from lossalign.core.parameters import ParameterGroup, ParameterSpec
-from lossalign.core.plugs import import_plug
+from lossalign.core.plugs import OBJECT, import_plug, offer_plug
 from lossalign.core.ranks import Ranks, check_same, fingerprint
+from lossalign.core.registry import Registry
 from lossalign.core.seeding import generator
 from lossalign.core.types import Controller, Observation
 
 __all__ = [
+    "OBJECT",
     "CheckpointError",
     "Controller",
     "CosineLinear",
     "InputError",
+    "Interrupted",
     "LossalignError",
     "NonFiniteError",
     "Observation",
@@ -28,11 +32,13 @@ __all__ = [
     "ParameterSpec",
     "RankError",
     "Ranks",
+    "Registry",
     "RunFolderError",
     "check_same",
+    "choose_parents",
     "fingerprint",
     "generator",
-    "heirs",
     "import_plug",
+    "offer_plug",
     "scaled_cosine",
 ]

@@ -1,19 +1,20 @@
-"""What can go wrong, as one tree.
+"""The exceptions of lossalign, as one tree.
 
     LossalignError
     ├── InputError (also a ValueError)   an argument, a file or a data set is not what it must be
     ├── NonFiniteError                   NaN or inf in a loss, an output or a metric; names the step
     ├── CheckpointError                  no readable checkpoint
-    ├── RunFolderError                   a run folder that exists, or a folder that is no run folder
-    └── RankError                        a rank that failed, left, or holds another policy than the others
+    ├── RunFolderError                   a run folder that exists already, or a folder that is not a run folder
+    ├── RankError                        a rank that failed, exited, or holds another policy than the others
+    └── Interrupted                      a run that was stopped on request; its checkpoint is written
 
-Every message is one sentence that names the argument and the way out. The command line prints it without a traceback
-and leaves with exit code 2.
+Every message is one sentence: what is wrong, where, and what to do. The command line prints it without a traceback
+and exits with code 2, or 130 if it was interrupted.
 """
 
 
 class LossalignError(Exception):
-    """Base of every error that is lossalign's to explain."""
+    """Base class of every error that lossalign raises on purpose."""
 
 
 class InputError(LossalignError, ValueError):
@@ -24,7 +25,7 @@ class NonFiniteError(LossalignError):
     """NaN or inf in a loss, an output or a metric.
 
     Attributes:
-        child: which row of the population.
+        child: row of the population.
     """
 
     def __init__(self, message: str, child: int = 0) -> None:
@@ -37,8 +38,12 @@ class CheckpointError(LossalignError):
 
 
 class RunFolderError(LossalignError):
-    """A run folder that may not be written."""
+    """A run folder that cannot be read or must not be written."""
 
 
 class RankError(LossalignError):
-    """A rank of a distributed run that failed, left, or disagrees with the others."""
+    """A rank of a distributed run that failed, exited, or disagrees with the others."""
+
+
+class Interrupted(LossalignError):
+    """A run that was stopped on request; its checkpoint is written."""

@@ -1,4 +1,4 @@
-"""A layer that models and engines both know."""
+"""A linear layer on cosines, used by models and engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lossalign.core.errors import InputError
 
 
 def scaled_cosine(x: Tensor, weight: Tensor, scale: float) -> Tensor:
-    """scale · cos(x, w_c), in the weights' precision whatever autocast says: 30 · cos needs more digits than bfloat16.
+    """scale · cos(x, w_c), in the weights' precision, also under autocast: 30 · cos needs more digits than bfloat16.
 
     Args:
         x: features [..., B, in].
@@ -30,10 +30,10 @@ def scaled_cosine(x: Tensor, weight: Tensor, scale: float) -> Tensor:
 
 
 class CosineLinear(nn.Module):
-    """A linear layer that sees directions only: scale · cos(x, w_c), without a bias.
+    """A linear layer that uses directions only: scale · cos(x, w_c), without a bias.
 
-    Cao et al. (2019, arXiv 1906.07413) train LDAM with it; there the scale is part of the loss. Weights start at
-    random directions of length 1, as theirs do.
+    Cao et al. (2019, arXiv 1906.07413) train LDAM with it; there the scale is part of the loss. As in their
+    code, weights start at random directions of length 1.
 
     Args:
         in_features: features of one input.

@@ -1,4 +1,4 @@
-"""What a loss lets the controller move: parameters Φ in named groups."""
+"""The parameters Φ of a loss, which the controller moves, in named groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lossalign.core.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """A group of loss parameters that are alike.
+    """A group of loss parameters with the same range and β.
 
     Args:
         name: the group's name, e.g. ``"offsets"``.
@@ -22,12 +22,14 @@ class ParameterGroup:
         initial: Φ_0, one number for all or one for each.
         low: smallest value a parameter may take.
         high: largest value a parameter may take.
-        step: β, how far one action moves a parameter.
-        classes: for each parameter the two classes ``(i, j)`` it speaks of, ``(i, i)`` if one class, or ``None`` if
-            the group does not speak of classes.
+        beta: β, how far one action moves a parameter.
+        classes: for each parameter the two classes ``(i, j)`` it belongs to, ``(i, i)`` if it belongs to one class;
+            ``None`` if the group does not belong to classes.
+        relative: whether only differences within the group matter: adding a constant to all parameters changes nothing.
+        reading: what a direction means, shown in figures, e.g. ``"higher favours the class"``.
 
     Example:
-        >>> ParameterGroup(name="temperature", labels=("τ",), initial=1.0, low=0.5, high=2.0, step=0.1).size
+        >>> ParameterGroup(name="temperature", labels=("τ",), initial=1.0, low=0.5, high=2.0, beta=0.1).size
         1
     """
 
@@ -36,17 +38,19 @@ class ParameterGroup:
     initial: float | tuple[float, ...]
     low: float
     high: float
-    step: float
+    beta: float
     classes: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
+    relative: bool = field(default=False, repr=False)
+    reading: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not self.labels:
             raise InputError(f"ParameterGroup {self.name!r}: labels is empty; name at least one parameter.")
         if not self.low < self.high:
             raise InputError(f"ParameterGroup {self.name!r}: low={self.low} must be below high={self.high}.")
-        if not 0 < self.step <= self.high - self.low:
+        if not 0 < self.beta <= self.high - self.low:
             raise InputError(
-                f"ParameterGroup {self.name!r}: step={self.step} must be positive and at most high - low = "
+                f"ParameterGroup {self.name!r}: beta={self.beta} must be positive and at most high - low = "
                 f"{self.high - self.low}."
             )
         initial = self.initial if isinstance(self.initial, tuple) else (self.initial,) * self.size
@@ -71,10 +75,10 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """All parameters of a loss, laid out as one vector Φ [P]: the groups one after another.
+    """All parameters of a loss as one vector Φ [P]: the groups one after another.
 
     Example:
-        >>> group = ParameterGroup(name="offsets", labels=("cat", "dog"), initial=0.0, low=-3.0, high=3.0, step=0.3)
+        >>> group = ParameterGroup(name="offsets", labels=("cat", "dog"), initial=0.0, low=-3.0, high=3.0, beta=0.3)
         >>> spec = ParameterSpec((group,))
         >>> spec.size, spec.initial.tolist(), spec.slices
         (2, [0.0, 0.0], {'offsets': slice(0, 2, None)})
@@ -94,7 +98,7 @@ class ParameterSpec:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each group lies in Φ."""
+        """The slice of Φ that each group takes."""
         slices, start = {}, 0
         for group in self.groups:
             slices[group.name] = slice(start, start + group.size)
@@ -118,13 +122,13 @@ class ParameterSpec:
         return torch.cat([torch.full((g.size,), float(g.high)) for g in self.groups])
 
     @cached_property
-    def step(self) -> Tensor:
+    def beta(self) -> Tensor:
         """β of each parameter [P]."""
-        return torch.cat([torch.full((g.size,), float(g.step)) for g in self.groups])
+        return torch.cat([torch.full((g.size,), float(g.beta)) for g in self.groups])
 
     @cached_property
     def classes(self) -> Tensor:
-        """Classes (i, j) that each parameter speaks of [P, 2]; −1 where it speaks of none."""
+        """Classes (i, j) that each parameter belongs to [P, 2]; −1 where it belongs to none."""
         parts = [
             torch.tensor(g.classes) if g.classes is not None else torch.full((g.size, 2), -1, dtype=torch.long)
             for g in self.groups
@@ -135,8 +139,8 @@ class ParameterSpec:
         """Positions in Φ of the named groups, in the order of Φ.
 
         Example:
-            >>> a = ParameterGroup(name="a", labels=("x",), initial=0.0, low=-1.0, high=1.0, step=0.1)
-            >>> b = ParameterGroup(name="b", labels=("y", "z"), initial=0.0, low=-1.0, high=1.0, step=0.1)
+            >>> a = ParameterGroup(name="a", labels=("x",), initial=0.0, low=-1.0, high=1.0, beta=0.1)
+            >>> b = ParameterGroup(name="b", labels=("y", "z"), initial=0.0, low=-1.0, high=1.0, beta=0.1)
             >>> ParameterSpec((a, b)).select(["b"])
             tensor([1, 2])
         """
@@ -147,7 +151,7 @@ class ParameterSpec:
         return torch.cat([torch.arange(s.start, s.stop) for name, s in self.slices.items() if name in wanted])
 
     def check(self, phi: Tensor) -> None:
-        """Refuse a Φ of the wrong shape, out of range, or not finite."""
+        """Raise ``InputError`` if Φ has the wrong shape, is out of range, or is not finite."""
         if phi.shape[-1:] != (self.size,):
             raise InputError(f"phi has shape {tuple(phi.shape)}; its last axis must hold {self.size} parameters.")
         low, high = self.low.to(phi.device), self.high.to(phi.device)

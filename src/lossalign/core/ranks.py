@@ -1,6 +1,6 @@
-"""Many processes that act as one: what they tell each other, and how one rank's mistake becomes everybody's.
+"""Communication between the ranks of a distributed run; an error on one rank is raised on all.
 
-Everything here works alone too: without a process group there is one rank, and nothing is sent.
+Without a process group there is one rank, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def shard(total: int, rank: int, count: int) -> slice:
-    """The neighbouring rows that ``rank`` of ``count`` owns; sizes differ by one at most.
+    """The consecutive rows that ``rank`` of ``count`` owns; sizes differ by at most one.
 
     Example:
         >>> [(s.start, s.stop) for s in (shard(10, rank, 3) for rank in range(3))]
@@ -34,7 +34,7 @@ def shard(total: int, rank: int, count: int) -> slice:
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over the bytes of tensors: equal for bitwise equal ones.
+    """SHA-256 over the bytes of tensors, equal if the tensors are bitwise equal.
 
     Example:
         >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(2)]), fingerprint([torch.zeros(2)])[:8]
@@ -47,7 +47,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 
 
 def check_same(fingerprints: Sequence[str], step: int) -> None:
-    """Refuse to go on when a rank's policy and Φ are not bitwise those of rank 0.
+    """Raise ``RankError`` if the policy and Φ of a rank are not bitwise those of rank 0.
 
     Example:
         >>> check_same(["a", "a", "b"], step=7)
@@ -80,11 +80,11 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes and speaks."""
+        """Whether this is the rank that writes files and prints."""
         return self.rank == 0
 
     def shards(self, children: int) -> list[slice]:
-        """Which of N children each rank trains."""
+        """The rows of N children that each rank trains."""
         if children < self.count:
             raise InputError(
                 f"{self.count} ranks for {children} children: each trains at least one; start at most {children} "
@@ -93,7 +93,7 @@ class Ranks:
         return [shard(children, rank, self.count) for rank in range(self.count)]
 
     def exchange(self, work: Callable[[], T]) -> list[T]:
-        """What ``work()`` gives on every rank, in rank order; if it raises on one, all raise."""
+        """The results of ``work()`` on all ranks, in rank order; if it raises on one rank, all ranks raise."""
         if self.count == 1:
             return [work()]
         mine, error = self._attempt(work)
@@ -104,17 +104,17 @@ class Ranks:
         return [value for _, value in answers]
 
     def guarded(self, work: Callable[[], T]) -> T:
-        """What ``work()`` gives here; if it raises on one rank, all raise."""
+        """The result of ``work()`` on this rank; if it raises on one rank, all ranks raise."""
         results: list[T] = []
         self.exchange(lambda: results.append(work()))
         return results[0]
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work()`` gives on rank 0, on every rank; the others do not run it."""
+        """The result of ``work()`` on rank 0, on every rank; the other ranks do not run it."""
         return self.on(0, work)
 
     def on(self, rank: int, work: Callable[[], T]) -> T:
-        """What ``work()`` gives on ``rank``, on every rank; the others do not run it."""
+        """The result of ``work()`` on ``rank``, on every rank; the other ranks do not run it."""
         if self.count == 1:
             return work()
         mine, error = self._attempt(work) if self.rank == rank else (None, None)
@@ -127,7 +127,7 @@ class Ranks:
         return result
 
     def collect(self, items: list[Any]) -> list[Any]:
-        """The items of all ranks on rank 0, in rank order; an empty list elsewhere."""
+        """The items of all ranks, in rank order, on rank 0; an empty list on other ranks."""
         if self.count == 1:
             return items
         parts: list[Any] | None = [None] * self.count if self.first else None
@@ -140,7 +140,7 @@ class Ranks:
 
         Args:
             tensor: of any type; shapes may differ in the first axis.
-            sizes: n_r of each rank; asked for if not given.
+            sizes: n_r of each rank; exchanged between the ranks if not given.
         """
         if self.count == 1:
             return tensor
@@ -156,7 +156,7 @@ class Ranks:
     def _attempt(self, work: Callable[[], T]) -> tuple[tuple[LossalignError | None, T | None], Exception | None]:
         try:
             return (None, work()), None
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        except Exception as error:  # any error: the other ranks must not wait for this one
             return (_named(error, self.rank), None), error
 
 
@@ -169,7 +169,7 @@ def _raise_first(mine: Exception | None, sent: Sequence[LossalignError | None]) 
 
 
 def _named(error: Exception, rank: int) -> LossalignError:
-    """An error as other ranks raise it; a user's own may not travel, its words do."""
+    """An error as the other ranks raise it: with its message, as a user's own class may not pickle."""
     if not isinstance(error, LossalignError):
         return RankError(f"rank {rank}: {type(error).__name__}: {error}")
     named = copy.copy(error)
@@ -183,13 +183,13 @@ def _connected() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RankError(
-            "another rank has left or does not answer; go on from the last checkpoint with --resume, or let "
+            "another rank has exited or does not answer; resume from the last checkpoint with --resume, or let "
             f"`torchrun --max-restarts` do so ({str(error)[:120]} …)."
         ) from error
 
 
 def _carrier(device: torch.device) -> torch.device:
-    """Where a tensor can be sent from: the backend may know only one kind of device."""
+    """The device that tensors are sent from: a backend may support only one kind of device."""
     known = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
     return device if device.type in known else torch.device(known[0])
 

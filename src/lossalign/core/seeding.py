@@ -1,4 +1,4 @@
-"""Randomness is passed: every draw comes from a generator that somebody handed in."""
+"""Random generators: every random draw comes from a generator that is passed as an argument."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """A CPU generator of its own for every purpose.
+    """A CPU generator for one purpose, given by ``seed`` and ``path``.
 
-    Streams with different ``path`` are independent, so that adding a consumer never shifts another's draws.
+    Generators with different ``path`` are independent, so a new one does not change the draws of the others.
 
     Args:
         seed: the run's seed.
-        path: what the stream is for, e.g. ``("child", 3, "batches")``.
+        path: what the generator is for, e.g. ``("child", 3, "batches")``.
 
     Example:
         >>> a, b = generator(0, "child", 1), generator(0, "child", 1)

@@ -1,4 +1,4 @@
-"""What passes between the rooms."""
+"""Types passed between training and the controllers."""
 
 from __future__ import annotations
 
@@ -10,53 +10,55 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a controller sees of its n children when a step ends.
+    """What a controller sees of its n children at the end of a step.
 
     Args:
-        metric: M_t of Eq. 4 as an error, lower is better [n].
+        error: M_t of Eq. 4 as an error, lower is better [n].
         statistics: S(f, D_val) of every loss parameter [n, P, S].
-        sensitivity: what the metric would gain if the errors out of, and into, the parameter's classes vanished
-            [n, P, 2]; zeros where the metric cannot tell.
+        sensitivity: gain of the metric if the errors out of, and into, the parameter's classes vanished [n, P, 2];
+            zeros where the metric has none.
         progress: t over the total number of steps, 0 to 1.
-        finer: for a metric that often stands still, an error that does not [n].
+        tie_breaker: a second error that still differs between children where the metric plateaus [n], or None.
     """
 
-    metric: Tensor
+    error: Tensor
     statistics: Tensor
     sensitivity: Tensor
     progress: float
-    finer: Tensor | None = None
+    tie_breaker: Tensor | None = None
 
-    def told_apart(self, ties: float) -> Observation:
-        """With ``ties`` of the finer error in the metric, if there is one: children all alike teach nothing."""
-        return self if self.finer is None else replace(self, metric=self.metric + ties * self.finer, finer=None)
+    def with_tie_breaker(self, weight: float) -> Observation:
+        """A copy whose error includes ``weight`` times the tie-breaker, if there is one."""
+        if self.tie_breaker is None:
+            return self
+        return replace(self, error=self.error + weight * self.tie_breaker, tie_breaker=None)
 
 
 class Controller(Protocol):
-    """Whatever moves Φ: the learning controller, and every rival."""
+    """Anything that moves Φ: the learning controller and every rival."""
 
     @property
     def phi(self) -> Tensor:
-        """Φ of every child for the coming K iterations [n, P]."""
+        """Φ of every child for the next K iterations [n, P]."""
         ...
 
     @property
     def parents(self) -> Tensor | None:
-        """With whose weights each child goes on after the last move [n]; None if everybody with its own."""
+        """Index of the child whose weights each child copies after the last move [n]; None: no copying."""
         ...
 
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Take in what the last K iterations led to and move Φ.
+    def move(self, observation: Observation) -> dict[str, Tensor]:
+        """Use the result of the last K iterations to move Φ.
 
         Returns:
-            What is worth logging, one value a child [n]: the learning controller gives ``reward`` and ``entropy``.
+            Values to log, one for each child [n]; the learning controller gives ``reward`` and ``entropy``.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly from here."""
+        """Everything needed to resume exactly."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         ...

@@ -9,6 +9,7 @@ import torch
 
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset
+from lossalign.data.registry import DATA_SOURCES, with_test
 from lossalign.data.sources import CIFAR10, CIFAR100, Source
 
 _PIXELS = 3 * 32 * 32
@@ -64,7 +65,7 @@ def _read(
         largest = int(records[:, label_bytes - 1].max())
         if largest >= len(class_names):
             raise InputError(
-                f"{path}: holds label {largest}, but the last is {len(class_names) - 1}; remove the file and {advice}."
+                f"{path}: it has label {largest}, the last is {len(class_names) - 1}; remove the file and {advice}."
             )
         pieces.append(records)
     records = np.concatenate(pieces)
@@ -82,5 +83,9 @@ def _class_names(path: Path, number: int) -> tuple[str, ...]:
         return tuple(map(str, range(number)))
     names = tuple(path.read_text(encoding="utf-8").split())
     if len(names) != number:
-        raise InputError(f"{path}: lists {len(names)} class names, not {number}; remove the file to use numbers.")
+        raise InputError(f"{path}: it lists {len(names)} class names, not {number}; remove the file to use numbers.")
     return names
+
+
+DATA_SOURCES.add("cifar10", "CIFAR-10", lambda run: with_test(load_cifar10(run.path)))
+DATA_SOURCES.add("cifar100", "CIFAR-100", lambda run: with_test(load_cifar100(run.path)))

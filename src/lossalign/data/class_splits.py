@@ -1,4 +1,4 @@
-"""Cut a data set into parts that share no class: what is learned must serve classes never seen."""
+"""Splits of a data set into parts that share no class, to test on classes not seen in training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lossalign.data.splits import Splits
 def split_classes(
     dataset: Examples,
     *,
-    reward: int | float,
+    validation: int | float,
     selection: int | float,
     test: int | float = 0,
     test_set: Examples | None = None,
@@ -24,8 +24,8 @@ def split_classes(
 ) -> Splits:
     """Cut ``dataset`` into parts with different classes, at least two each.
 
-    Classes are shuffled and dealt to test (if one is cut), reward and selection; training keeps the others. A class
-    with fewer than two examples (or than ``examples_per_class``) has nothing to be compared with and stays in
+    Classes are shuffled and dealt to test (if one is cut), validation and selection; training keeps the others. A class
+    with fewer than two examples (or than ``examples_per_class``) has no pairs to compare and stays in
     training. Parts list their examples class by class; labels keep their meaning, so every part has the class names of
     ``dataset``, most of them without examples.
 
@@ -34,13 +34,13 @@ def split_classes(
 
     Args:
         dataset: what to cut.
-        reward: how many classes the reward part has, or which share of the classes that have examples (a float).
+        validation: number of classes of the validation part, or its share of the classes that have examples (a float).
         selection: the same for the selection part.
         test: the same for the test part; or
         test_set: a test set that exists already, with other classes.
-        examples_per_class: how many examples a held-out class gives to its part, exactly, drawn anew for each class;
-            its others are not used, and classes that have fewer are not held out. All that a class has if not given.
-        generator: where the draws come from.
+        examples_per_class: number of examples that each held-out class gives to its part, drawn at random; its others
+            are not used, and classes that have fewer are not held out. All examples of a class if not given.
+        generator: draws the classes and examples.
 
     Returns:
         The parts.
@@ -50,20 +50,23 @@ def split_classes(
         >>> parts = split_classes(
         ...     load_digits(),
         ...     test=2,
-        ...     reward=0.2,
+        ...     validation=0.2,
         ...     selection=0.2,
         ...     examples_per_class=100,
         ...     generator=torch.Generator().manual_seed(0),
         ... )
-        >>> [int((part.counts > 0).sum()) for part in (parts.train, parts.reward, parts.selection, parts.test)]
+        >>> [int((part.counts > 0).sum()) for part in (parts.train, parts.validation, parts.selection, parts.test)]
         [4, 2, 2, 2]
-        >>> [len(part) for part in (parts.reward, parts.selection, parts.test)]
+        >>> [len(part) for part in (parts.validation, parts.selection, parts.test)]
         [200, 200, 200]
     """
     if examples_per_class is not None and examples_per_class < 2:
-        raise InputError(f"examples_per_class={examples_per_class}: give 2 or more, to be compared with each other.")
+        raise InputError(f"examples_per_class={examples_per_class}: give 2 or more, so that there are pairs.")
     classes = int((dataset.counts > 0).sum())
-    numbers = {"reward": _number("reward", reward, classes), "selection": _number("selection", selection, classes)}
+    numbers = {
+        "validation": _number("validation", validation, classes),
+        "selection": _number("selection", selection, classes),
+    }
     if test_set is None:
         numbers = {"test": _number("test", test, classes), **numbers}
     else:
@@ -74,10 +77,10 @@ def split_classes(
         name: torch.cat([_draw(members[c], examples_per_class, generator) for c in dealt[name]]) for name in numbers
     }
     train = torch.cat([members[c] for c in dealt["train"]])
-    both = torch.cat([train, drawn["reward"]])
+    both = torch.cat([train, drawn["validation"]])
     return Splits(
         train=dataset.subset(train),
-        reward=dataset.subset(drawn["reward"]),
+        validation=dataset.subset(drawn["validation"]),
         selection=dataset.subset(drawn["selection"]),
         test=dataset.subset(drawn["test"]) if test_set is None else test_set,
         both=lambda: dataset.subset(both),
@@ -85,7 +88,7 @@ def split_classes(
 
 
 def _number(part: str, asked: int | float, classes: int) -> int:
-    """How many classes a part has."""
+    """The number of classes of a part."""
     if isinstance(asked, float) and asked:
         if not 0 < asked < 1:
             raise InputError(f"{part}={asked}: give a share between 0 and 1, or a whole number of classes.")
@@ -133,7 +136,7 @@ def _check_test_set(dataset: Examples, test: int | float, test_set: Examples) ->
             f"{min(shared)!r}; leave them out of one of the two."
         )
     if len(_with_examples(test_set)) < 2:
-        raise InputError("test_set: it has examples of fewer than 2 classes; a part needs as many.")
+        raise InputError("test_set: it has examples of fewer than 2 classes; give a set with at least 2.")
     if (test_set.input_shape, test_set.dtype) != (dataset.input_shape, dataset.dtype):
         raise InputError(
             f"test_set: its inputs are {test_set.dtype} {list(test_set.input_shape)}, those of dataset "

@@ -1,10 +1,11 @@
-"""Labelled sets of examples: what they share, and those that are whole and in memory."""
+"""Labelled data sets: their interface, and those that are in memory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +15,10 @@ from lossalign.core import InputError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples(ABC):
-    """Examples with one class label each, wherever their inputs are kept.
+    """Examples with one class label each, with inputs in memory or on disk.
 
     Args:
-        name: what the set is called in messages and run folders.
+        name: name of the set in messages and run folders.
         targets: class indices [n], int64.
         class_names: one name for each class; a class may be without examples.
     """
@@ -59,7 +60,7 @@ class Examples(ABC):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """The same examples, whole and in memory."""
+        """The same examples, in memory."""
 
     def _checked(self, indices: Tensor | Sequence[int]) -> Tensor:
         at = torch.as_tensor(indices, dtype=torch.int64, device=self.targets.device)
@@ -73,7 +74,7 @@ class Dataset(Examples):
     """Examples with one class label each.
 
     Args:
-        name: what the set is called in messages and run folders.
+        name: name of the set in messages and run folders.
         inputs: the examples [n, ...]: images [n, C, H, W] or table rows [n, F], uint8 or float32.
         targets: class indices [n], int64.
         class_names: one name for each class; a class may be without examples.
@@ -140,3 +141,19 @@ class Dataset(Examples):
         """
         at = self._checked(indices)
         return replace(self, inputs=self.inputs[at], targets=self.targets[at])
+
+
+class Pairs(NamedTuple):
+    """Pairs of images to verify: of one person or not.
+
+    Args:
+        first: the row of one image of each pair [n], int64.
+        second: the row of the other [n], int64.
+        same: whether both show one person [n], bool.
+        folds: which fold a pair belongs to [n], int64; all 0 where there are no folds.
+    """
+
+    first: Tensor
+    second: Tensor
+    same: Tensor
+    folds: Tensor

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with the package: enough to try everything without a download."""
+"""Handwritten digits that are part of the package, to try everything without a download."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from lossalign.data.dataset import Dataset
+from lossalign.data.registry import DATA_SOURCES, Loaded
 
 
 def load_digits() -> Dataset:
@@ -38,9 +39,9 @@ _WAYS = ("", " turned left", " upside down", " turned right")
 
 
 def load_turned_digits() -> Dataset:
-    """The same digits as 80 classes for metric learning: each image is turned or mirrored one of eight ways.
+    """The same digits as 80 classes for metric learning: each image is turned or mirrored in one of eight ways.
 
-    A digit seen another way is another class. No image is in two classes, so whole classes can be held out.
+    A digit in another orientation is another class. No image is in two classes, so whole classes can be held out.
 
     Returns:
         A set with inputs [1797, 1, 8, 8], float32, and 21 to 23 images of each class.
@@ -66,3 +67,7 @@ def load_turned_digits() -> Dataset:
         targets=digits.targets + digits.num_classes * ways,
         class_names=tuple(digit + name for name in names for digit in digits.class_names),
     )
+
+
+DATA_SOURCES.add("digits", "8×8 digits in the package", lambda run: Loaded(examples=load_digits()))
+DATA_SOURCES.add("turned-digits", "the digits as 80 classes", lambda run: Loaded(examples=load_turned_digits()))

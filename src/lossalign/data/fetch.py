@@ -1,4 +1,4 @@
-"""Download a published data set, check it, and put it in place whole or not at all."""
+"""Download, verify and unpack a published data set; it is put in place only if it is complete."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TIMEOUT = 60.0
 
 
 def fetch(name: str | Source, root: str | Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
-    """Download, check and unpack a data set; one that is already there and whole is left alone.
+    """Download, verify and unpack a data set; nothing is done if it is there and complete.
 
-    The transfer grows ``<archive>.part`` under ``root`` and goes on from there when it is run again. Nothing is
-    unpacked before the archive's digest is right, and the data set's folder appears in one move.
+    The download is written to ``<archive>.part`` under ``root`` and resumes from there when it is run again. The
+    archive is unpacked only if its digest is right, and the data set's folder is put in place in one move.
 
     Args:
         name: a name from :func:`known`, or a :class:`Source` of your own.
-        root: the folder to put the data set's folder in.
-        progress: called with (bytes so far, bytes in all or None) as the transfer goes on.
+        root: the folder that will hold the data set's folder.
+        progress: called during the download with (bytes so far, total bytes or None).
         base_url: a mirror's folder, instead of the publisher's.
 
     Returns:
@@ -47,7 +47,7 @@ def fetch(name: str | Source, root: str | Path, progress: Progress | None = None
         if not _digests_match(part, source):
             part.unlink()
             raise InputError(
-                f"{source.archive}: the digest of the download is not the published one, so it was removed; fetch "
+                f"{source.archive}: the digest of the download is not the published one, so it was removed; download "
                 f"{source.name} again, or from another base_url."
             )
     folder = _unpack(part, source, root)
@@ -56,7 +56,7 @@ def fetch(name: str | Source, root: str | Path, progress: Progress | None = None
 
 
 def check(name: str | Source, root: str | Path) -> list[str]:
-    """What is wrong with a data set on disk; an empty list if nothing is.
+    """Problems of a data set on disk; an empty list if there are none.
 
     Args:
         name: a name from :func:`known`, or a :class:`Source` of your own.
@@ -79,7 +79,7 @@ def check(name: str | Source, root: str | Path) -> list[str]:
         if not path.is_file():
             problems.append(f"{path}: this file is missing; {advice}.")
         elif path.stat().st_size != published.size:
-            problems.append(f"{path}: {path.stat().st_size} bytes, {published.size} as published; {advice}.")
+            problems.append(f"{path}: it has {path.stat().st_size} bytes, but {published.size} as published; {advice}.")
         elif published.sha256 and _digest(path, "sha256") != published.sha256:
             problems.append(f"{path}: its sha256 is not the published one; {advice}.")
     return problems
@@ -99,7 +99,7 @@ def _digests_match(path: Path, source: Source) -> bool:
 
 
 def _download(url: str, part: Path, progress: Progress | None) -> None:
-    """Grow ``part`` to the whole file at ``url``; what has arrived stays when the transfer breaks."""
+    """Download the file at ``url`` into ``part``; if the transfer breaks, ``part`` is kept."""
     try:
         with _open(url, part) as response:
             start = _start_of(response)
@@ -115,15 +115,15 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
                         progress(done, total)
     except (OSError, http.client.HTTPException) as error:
         raise InputError(
-            f"{url}: the transfer failed ({error}); run it again to go on from where it stopped, or download the file "
+            f"{url}: the transfer failed ({error}); run it again to resume, or download the file "
             "another way and unpack it yourself."
         ) from error
     if total is not None and done < total:
-        raise InputError(f"{url}: the transfer stopped at {done} of {total} bytes; run it again to go on from there.")
+        raise InputError(f"{url}: the transfer stopped at {done} of {total} bytes; run it again to resume.")
 
 
 def _open(url: str, part: Path) -> http.client.HTTPResponse:
-    """Ask for what ``part`` lacks, or for everything if the server has nothing beyond it."""
+    """Request the bytes missing from ``part``, or the whole file if the server has no bytes beyond it."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"Range": f"bytes={have}-"} if have else {}
     request = urllib.request.Request(url, headers={"User-Agent": "lossalign", **headers})
@@ -138,13 +138,13 @@ def _open(url: str, part: Path) -> http.client.HTTPResponse:
 
 
 def _start_of(response: http.client.HTTPResponse) -> int:
-    """The position in the whole file of the first byte that this response brings."""
+    """The position in the file of the first byte of this response."""
     span = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return int(span[1]) if span and response.status == http.client.PARTIAL_CONTENT else 0
 
 
 def _unpack(archive: Path, source: Source, root: Path) -> Path:
-    """Unpack beside the final place, look at the result, then move it there."""
+    """Unpack next to the final folder, check the result, then move it there."""
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpack-") as name:
         try:
             with tarfile.open(archive) as tar:
@@ -155,12 +155,12 @@ def _unpack(archive: Path, source: Source, root: Path) -> Path:
         problems = check(source, name)
         if problems:
             archive.unlink()
-            raise InputError(f"{source.archive}: does not hold {source.name} as published: {problems[0]}")
+            raise InputError(f"{source.archive}: it does not contain {source.name} as published: {problems[0]}")
         return _move(Path(name) / source.folder, source.locate(root))
 
 
 def _move(unpacked: Path, final: Path) -> Path:
-    """Put the new folder in place; into a damaged one, file by file, leaving what else is there."""
+    """Move the new folder into place; into a damaged one file by file, where other files are kept."""
     if not final.exists():
         os.replace(unpacked, final)
         return final

@@ -1,4 +1,4 @@
-"""Images in one folder for each class."""
+"""Images from one folder for each class."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def load_image_folder(path: str | Path, size: int | None = 32) -> Dataset:
     """Images from ``path/<class name>/*.png`` (or jpg, jpeg, bmp, webp), as RGB.
 
     An image's short side is scaled to ``size`` and its centre is cut out. Images that cannot be read are left out,
-    and one warning names them. Classes are sorted by name; a folder without a readable image is no class.
+    and one warning names them. Classes are sorted by name; a folder without a readable image is not a class.
 
     Args:
         path: the folder that holds one folder for each class.
-        size: the side of the square that is kept; None keeps images as they are, and they must be of one size.
+        size: side of the square crop, in pixels; None keeps images as they are, all of which must have one size.
 
     Returns:
         A set with inputs [n, 3, size, size], uint8, named after the folder.
@@ -51,7 +51,7 @@ def load_image_folder(path: str | Path, size: int | None = 32) -> Dataset:
 
 
 def list_images(path: Path, size: int | None) -> list[Path]:
-    """All image files of a folder, sorted, class by class; ``size`` is the side they will be asked for."""
+    """All image files of a folder, sorted, class by class; ``size`` is checked only."""
     if not path.is_dir():
         raise InputError(f"{path}: there is no such folder; check the path.")
     if size is not None and size < 1:
@@ -71,8 +71,8 @@ def label_images(path: Path, files: list[Path], unreadable: list[Path]) -> tuple
     class_of = {name: index for index, name in enumerate(sorted(set(labels)))}
     if len(class_of) < 2:
         raise InputError(
-            f"{path}: readable images of {len(class_of)} classes; give at least two folders, each named after its "
-            f"class, with {', '.join(_SUFFIXES)} files."
+            f"{path}: it has readable images of {len(class_of)} classes; give at least two folders, each named after "
+            f"its class, with {', '.join(_SUFFIXES)} files."
         )
     return tuple(class_of), torch.tensor([class_of[label] for label in labels])
 

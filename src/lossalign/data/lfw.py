@@ -1,51 +1,35 @@
-"""Labeled Faces in the Wild: who is it, and are two faces of the same person (Huang et al. 2007)."""
+"""Labeled Faces in the Wild, for face verification (Huang et al. 2007)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lossalign.core import InputError
-from lossalign.data.dataset import Dataset, Examples
+from lossalign.data.dataset import Dataset, Examples, Pairs
 from lossalign.data.folders import UNREADABLE, label_images, list_images, read_image
+from lossalign.data.registry import DATA_SOURCES, Loaded, SourceSettings
 
 _PAIRS = {"dev_train": "pairsDevTrain.txt", "dev_test": "pairsDevTest.txt", "view2": "pairs.txt"}
-
-
-class Pairs(NamedTuple):
-    """Pairs of images to tell apart.
-
-    Args:
-        first: the row of one image of each pair [n], int64.
-        second: the row of the other [n], int64.
-        same: whether both show one person [n], bool.
-        folds: which fold a pair belongs to [n], int64; all 0 where there are no folds.
-    """
-
-    first: Tensor
-    second: Tensor
-    same: Tensor
-    folds: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LFW:
     """Labeled Faces in the Wild.
 
-    It leaks if used carelessly: ``pairs("view2")`` draws on all people, those of ``dev_train`` too. Test a network that
-    was trained on the faces of ``dev_train`` with ``pairs("dev_test")``, and use ``view2`` for networks trained on
-    other faces alone (see :func:`without_identities`).
+    ``pairs("view2")`` includes people of ``dev_train``. Test a network that was trained on the faces of ``dev_train``
+    with ``pairs("dev_test")``, and use ``view2`` only for networks trained on other faces (see
+    :func:`without_identities`).
 
     Args:
         images: all faces; a class is a person, and most people have one image.
         dev_train: people to train on; none of them is in ``dev_test``.
         dev_test: people to test on.
-        folder: where the lists of pairs are.
+        folder: the folder with the lists of pairs.
         rows: the row in ``images`` of every image, by its name without suffix, such as ``Aaron_Peirsol_0001``.
     """
 
@@ -68,7 +52,7 @@ class LFW:
 
         Args:
             name: ``dev_train`` (2,200 pairs, pairsDevTrain.txt), ``dev_test`` (1,000 pairs, pairsDevTest.txt) or
-                ``view2`` (10 folds of 600 pairs, pairs.txt; each fold is scored with what the nine others chose).
+                ``view2`` (10 folds of 600 pairs, pairs.txt; each fold is scored at the threshold of the other nine).
         """
         if name not in _PAIRS:
             raise InputError(f"name={name!r}: choose from {', '.join(_PAIRS)}.")
@@ -77,7 +61,7 @@ class LFW:
         folds, of_each_kind = header if len(header) == 2 else (1, header[0])
         if len(lines) != folds * 2 * of_each_kind or {len(line) for line in lines} - {3, 4}:
             raise InputError(
-                f"{file}: not {folds * 2 * of_each_kind} lines of 3 or 4 columns, as its first line says; get it anew."
+                f"{file}: it should have {folds * 2 * of_each_kind} lines of 3 or 4 columns; download it again."
             )
         first = [self._row(file, line[0], line[1]) for line in lines]
         second = [self._row(file, line[-2] if len(line) == 4 else line[0], line[-1]) for line in lines]
@@ -92,7 +76,7 @@ class LFW:
         image = f"{person}_{number:0>4}"
         if image not in self.rows:
             raise InputError(
-                f"{file}: its image {image} is missing or unreadable; fewer pairs would be another test, so replace it."
+                f"{file}: its image {image} is missing or unreadable; all pairs are needed, so replace it."
             )
         return self.rows[image]
 
@@ -101,12 +85,12 @@ def load_lfw(folder: str | Path, size: int = 64) -> LFW:
     """Labeled Faces in the Wild as published: ``<name>/<name>_<0001>.jpg``, and the lists ``peopleDevTrain.txt``,
     ``peopleDevTest.txt``, ``pairsDevTrain.txt``, ``pairsDevTest.txt`` and ``pairs.txt`` beside the people's folders.
 
-    Images that cannot be read are left out, and one warning names them. See :class:`LFW` for what may be tested on
-    what.
+    Images that cannot be read are left out, and one warning names them. See :class:`LFW` for which pairs to
+    test on.
 
     Args:
-        folder: what holds the people's folders and the lists.
-        size: the side of an image; the published ones are scaled whole, with all that surrounds a face.
+        folder: the folder with the people's folders and the lists.
+        size: side of an image in pixels; published images are scaled as a whole, without cropping to the face.
 
     Returns:
         13,233 faces of 5,749 people, uint8 images [n, 3, size, size].
@@ -135,8 +119,8 @@ def without_identities(dataset: Examples, names: str | Path | Iterable[str]) -> 
     """``dataset`` without the examples of some classes, such as people of CASIA-WebFace who are in LFW too.
 
     Args:
-        dataset: what is trained on, with one class for each identity.
-        names: names of classes to drop, or a text file with one name a line; names of other classes are passed over.
+        dataset: the training set, with one class for each identity.
+        names: names of classes to drop, or a text file with one name a line; other names are ignored.
 
     Returns:
         All other examples; labels keep their meaning, so the dropped classes stay in ``class_names``.
@@ -154,7 +138,7 @@ def without_identities(dataset: Examples, names: str | Path | Iterable[str]) -> 
         names = Path(names).read_text(encoding="utf-8").splitlines()
     dropped = {name.strip() for name in names}
     if dropped.isdisjoint(dataset.class_names):
-        raise InputError(f"names: none is a class of dataset {dataset.name!r}; write them as its class_names do.")
+        raise InputError(f"names: none is a class of dataset {dataset.name!r}; write them as in its class_names.")
     return dataset.subset((~_is_of(dataset, dropped)).nonzero().squeeze(1))
 
 
@@ -166,7 +150,7 @@ def _is_of(dataset: Examples, names: set[str]) -> Tensor:
 def _read_people(file: Path) -> tuple[str, ...]:
     header, lines = _read_list(file)
     if [len(lines)] != header:
-        raise InputError(f"{file}: {len(lines)} people, not {header[0]} as its first line says; get it anew.")
+        raise InputError(f"{file}: it has {len(lines)} people, but its first line says {header[0]}; download it again.")
     return tuple(line[0] for line in lines)
 
 
@@ -176,5 +160,17 @@ def _read_list(file: Path) -> tuple[list[int], list[list[str]]]:
         raise InputError(f"{file}: this list is missing; put the published one beside the people's folders.")
     header, *lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines() or [""])
     if len(header) not in (1, 2) or not all(number.isdecimal() for number in header):
-        raise InputError(f"{file}: its first line is not how many lines follow; get it anew.")
+        raise InputError(f"{file}: its first line is not the number of lines; download it again.")
     return [int(number) for number in header], [line for line in lines if line]
+
+
+def _faces(run: SourceSettings) -> Loaded:
+    """People of DevTrain, and the images of DevTest's pairs."""
+    lfw = load_lfw(run.path / "lfw", run.image_size)
+    pairs = lfw.pairs("dev_test")
+    rows = torch.cat([pairs.first, pairs.second]).unique()
+    within = pairs._replace(first=torch.searchsorted(rows, pairs.first), second=torch.searchsorted(rows, pairs.second))
+    return Loaded(examples=lfw.faces_of(lfw.dev_train), test=lfw.images.subset(rows), pairs=within)
+
+
+DATA_SOURCES.add("lfw", "Labeled Faces in the Wild", _faces)

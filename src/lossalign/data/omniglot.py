@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset
 from lossalign.data.folders import load_image_folder
+from lossalign.data.registry import DATA_SOURCES, with_test
 
 
 def load_omniglot(folder: str | Path, size: int = 28) -> tuple[Dataset, Dataset]:
@@ -21,8 +22,8 @@ def load_omniglot(folder: str | Path, size: int = 28) -> tuple[Dataset, Dataset]
     cannot be read are left out, and one warning for each alphabet names them.
 
     Args:
-        folder: what holds the two folders.
-        size: the side of an image, to which the published 105 pixels are averaged; ink is 255, paper 0.
+        folder: the folder that holds the two folders.
+        size: side of an image in pixels; the published images have 105 and are averaged; ink is 255, paper 0.
 
     Returns:
         The background set (964 characters, 19,280 images) and the evaluation set (659 characters, 13,180 images),
@@ -37,7 +38,7 @@ def load_omniglot(folder: str | Path, size: int = 28) -> tuple[Dataset, Dataset]
 
 
 def _load(path: Path, part: str, size: int) -> Dataset:
-    """Every alphabet is an image folder of its own."""
+    """One of the two sets; every alphabet is an image folder."""
     if not path.is_dir():
         raise InputError(f"{path}: there is no such folder; unpack the published images_{part}.zip there.")
     names: list[str] = []
@@ -49,7 +50,7 @@ def _load(path: Path, part: str, size: int) -> Dataset:
         names += [f"{alphabet.name}/{character}" for character in characters.class_names]
         images.append(_ink(characters.inputs, size))
     if not names:
-        raise InputError(f"{path}: holds no alphabets; unpack the published images_{part}.zip there.")
+        raise InputError(f"{path}: there are no alphabets in it; unpack the published images_{part}.zip there.")
     return Dataset(
         name=f"omniglot-{part}", inputs=torch.cat(images), targets=torch.cat(targets), class_names=tuple(names)
     )
@@ -59,3 +60,6 @@ def _ink(images: Tensor, size: int) -> Tensor:
     """How much of every pixel is ink [n, 1, size, size], from dark ink on white paper in three equal channels."""
     ink = 255.0 - images[:, :1]
     return F.interpolate(ink, (size, size), mode="area").round().to(torch.uint8)
+
+
+DATA_SOURCES.add("omniglot", "Omniglot", lambda run: with_test(load_omniglot(run.path / "omniglot", run.image_size)))

@@ -1,4 +1,4 @@
-"""Which examples form a batch: all of them in an order reshuffled every epoch, or a few of each of some classes."""
+"""The order of examples in batches: all of them, reshuffled every epoch, or a few of each of some classes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Order(Protocol):
     """B, the examples in a batch."""
 
     def take(self, most: int) -> Tensor:
-        """Example indices [b, B] of the next 1 to ``most`` batches; random numbers are drawn for the first alone."""
+        """Example indices [b, B] of the next 1 to ``most`` batches; random numbers are drawn only for the first."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Where the order stands, in tensors that are not written to afterwards."""
+        """The position of the order, in tensors that are not written to afterwards."""
         ...
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``, which an order over the same examples gave."""
+        """Resume from ``state``, which an order over the same examples gave."""
         ...
 
 
@@ -33,7 +33,7 @@ class Shuffled:
     """All examples, reshuffled every epoch; an epoch's remainder that does not fill a batch is dropped.
 
     Args:
-        number: of examples.
+        number: number of examples.
         batch_size: examples in a batch; all of them if there are fewer.
         generator: a CPU generator.
     """
@@ -60,7 +60,7 @@ class Shuffled:
         return {"permutation": self._permutation, "position": torch.tensor(self._position)}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``, which an order over the same examples gave."""
+        """Resume from ``state``, which an order over the same examples gave."""
         _check_same("examples", len(state["permutation"]), self._number)
         self._permutation = state["permutation"].to("cpu", copy=True)
         self._position = int(state["position"])
@@ -70,8 +70,8 @@ class PerClass:
     """Batches of P different classes with M examples of each, class after class.
 
     Classes come in rounds: each once, in an order reshuffled every round. A class's examples are reshuffled whenever
-    fewer than M are left; a class that has fewer than M repeats them. Classes without examples do not take part, nor do
-    those with one alone if M is more: it has nothing to be compared with but itself.
+    fewer than M are left; a class that has fewer than M repeats them. Classes without examples are left out, and
+    classes with one example if M is more than 1, as they have no pairs to compare.
 
     Args:
         targets: class of each example [n].
@@ -121,7 +121,7 @@ class PerClass:
         return taken.reshape(batches, self.batch_size)
 
     def _begin_round(self) -> None:
-        """Queue every class once; those that complete the last round's batch are none that it holds already."""
+        """Queue every class once; those that complete the last round's batch differ from the classes in it."""
         shuffled = torch.randperm(len(self._sizes), generator=self._generator)
         others = shuffled[~torch.isin(shuffled, self._classes)]
         first = others[: self._in_batch - len(self._classes)]
@@ -150,7 +150,7 @@ class PerClass:
         return {"examples": self._examples, "taken": self._taken, "classes": self._classes, "rows": self._rows}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``, which an order over the same examples gave."""
+        """Resume from ``state``, which an order over the same examples gave."""
         _check_same("examples", len(state["examples"]), len(self._examples))
         _check_same("classes", len(state["taken"]), len(self._sizes))
         _check_same("examples per class", state["rows"].shape[1], self._per_class)
@@ -162,6 +162,6 @@ class PerClass:
 def _check_same(what: str, theirs: int, ours: int) -> None:
     if theirs != ours:
         raise InputError(
-            f"state: it is from a stream over {theirs} {what}, this one has {ours}; load it into a stream over the "
+            f"state: it is of a stream over {theirs} {what}, but this one has {ours}; load it into a stream over the "
             "same data set, with the same per_class."
         )

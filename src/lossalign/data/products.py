@@ -1,4 +1,4 @@
-"""Stanford Online Products: photographs of things for sale, a class for each thing (Song et al. 2016)."""
+"""Stanford Online Products: photographs of products, a class for each product (Song et al. 2016)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from lossalign.core import InputError
 from lossalign.data.folders import list_images
+from lossalign.data.registry import DATA_SOURCES, with_test
 from lossalign.data.streaming import MappedImages, map_image_folder
 
 _COLUMNS = ["image_id", "class_id", "super_class_id", "path"]
@@ -22,7 +23,7 @@ def open_products(folder: str | Path, size: int, cache: str | Path | None = None
 
     Args:
         folder: the folder ``Stanford_Online_Products``.
-        size: the side of the square that is kept of every image.
+        size: side of the square crop of every image, in pixels.
         cache: the folder for decoded images; see :func:`map_image_folder`.
 
     Returns:
@@ -35,7 +36,7 @@ def open_products(folder: str | Path, size: int, cache: str | Path | None = None
     missing = sorted({file for listed in lists.values() for file in listed}.difference(files))
     if missing:
         raise InputError(
-            f"{folder}: has not {len(missing)} listed images, e.g. {missing[0]}; unpack the archive again."
+            f"{folder}: {len(missing)} listed images are missing, e.g. {missing[0]}; unpack the archive again."
         )
     images = map_image_folder(folder, size, cache)
     readable = {files[row]: row for row in images.rows.tolist()}
@@ -44,7 +45,7 @@ def open_products(folder: str | Path, size: int, cache: str | Path | None = None
 
 
 def _part(name: str, listed: dict[Path, int], images: MappedImages, readable: dict[Path, int]) -> MappedImages:
-    """The listed images; ``readable`` says which row of all images is whose."""
+    """The listed images; ``readable`` is the row of each readable image among all images."""
     index = {class_id: i for i, class_id in enumerate(sorted(set(listed.values())))}
     kept = [file for file in listed if file in readable]
     return replace(
@@ -62,5 +63,12 @@ def _read_list(file: Path) -> dict[Path, int]:
         raise InputError(f"{file}: this list is missing; give the folder Stanford_Online_Products.")
     header, *lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines() or [""])
     if header != _COLUMNS or not lines or any(len(line) != 4 or not line[1].isdecimal() for line in lines):
-        raise InputError(f"{file}: not lines of the columns {' '.join(_COLUMNS)}; unpack the archive again.")
+        raise InputError(f"{file}: its lines do not have the columns {' '.join(_COLUMNS)}; unpack the archive again.")
     return {file.parent / path: int(class_id) for _, class_id, _, path in lines}
+
+
+DATA_SOURCES.add(
+    "sop",
+    "Stanford Online Products",
+    lambda run: with_test(open_products(run.path / "Stanford_Online_Products", run.image_size, run.image_cache)),
+)

@@ -1,4 +1,4 @@
-"""Data sets that can be downloaded: where they lie, how their archives are recognised, what is inside."""
+"""Data sets that can be downloaded: addresses, digests and files of their archives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lossalign.core import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """A file as its publisher ships it.
+    """A file of a published data set.
 
     Args:
-        size: its bytes.
-        sha256: its digest, where it is known.
+        size: number of bytes.
+        sha256: its digest, if known.
     """
 
     size: int
@@ -27,13 +27,13 @@ class Source:
     """A data set that is published as one archive.
 
     Args:
-        name: what ``lossalign data fetch`` calls it.
-        base_url: the address of the folder that holds the archive.
+        name: its name in ``lossalign data fetch``.
+        base_url: URL of the folder that holds the archive.
         archive: the archive's file name.
-        folder: the folder it unpacks to.
+        folder: the folder that it is unpacked to.
         files: the files that must be in that folder.
-        sha256: the archive's digest, where it is known.
-        md5: the archive's digest as its publisher gives it.
+        sha256: the archive's digest, if known.
+        md5: the archive's digest as published.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.sha256 is None and self.md5 is None:
-            raise InputError(f"source {self.name!r}: give sha256 or md5; an archive is never unpacked unchecked.")
+            raise InputError(f"source {self.name!r}: give sha256 or md5; every archive is verified before unpacking.")
 
     def locate(self, root: str | Path) -> Path:
-        """The data set's folder, whether ``root`` is that folder or holds it."""
+        """The data set's folder, given that folder or its parent as ``root``."""
         inside = Path(root) / self.folder
         is_itself = not inside.is_dir() and any((Path(root) / name).is_file() for name in self.files)
         return Path(root) if is_itself else inside
@@ -95,9 +95,9 @@ def known() -> dict[str, Source]:
 
 
 def find(name: str | Source) -> Source:
-    """The source called ``name``; a source is its own answer."""
+    """The source called ``name``; a ``Source`` is returned as it is."""
     if isinstance(name, Source):
         return name
     if name not in known():
-        raise InputError(f"name={name!r}: choose from {list(known())}, which can be fetched.")
+        raise InputError(f"name={name!r}: it cannot be fetched; choose from {', '.join(known())}.")
     return known()[name]

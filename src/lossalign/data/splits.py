@@ -1,4 +1,4 @@
-"""Cut a data set into disjoint parts, class by class, and make its training part long-tailed."""
+"""Splits of a data set into disjoint parts, class by class, with an optional long tail."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from lossalign.data.dataset import Examples
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Splits:
-    """Four disjoint sets.
+    """The four disjoint splits of a data set.
 
     Args:
-        train: what the children learn from.
-        reward: what pays the controller, D_val of the paper.
-        selection: what weights are chosen by; neither the children nor the controller see it.
-        test: what results are reported on.
-        both: makes ``train_and_reward``.
+        train: gives gradients.
+        validation: moves Φ; D_val of the paper.
+        selection: picks the best weights; neither training nor the controller uses it.
+        test: scored once, at the end.
+        both: makes ``train_and_validation``.
     """
 
     train: Examples
-    reward: Examples
+    validation: Examples
     selection: Examples
     test: Examples
     both: Callable[[], Examples]
 
     @cached_property
-    def train_and_reward(self) -> Examples:
-        """Train and reward together: labelled examples that a rival without a reward may train on."""
+    def train_and_validation(self) -> Examples:
+        """Train and validation together: labelled examples that a method without a controller may train on."""
         return self.both()
 
 
-REWARD_AT_LEAST = 5
-"""Examples of each class that a reward part taken out of the training part has at least."""
+VALIDATION_AT_LEAST = 5
+"""Smallest number of examples of a class in a validation part that is taken out of the training part."""
 
 
 def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
@@ -50,7 +50,7 @@ def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
         ratio: the size of class 0 over that of class C − 1; 1 is balanced.
 
     Returns:
-        The sizes [C]; rounding errors of the power never cost an example.
+        The sizes [C]; rounding errors of the power do not reduce them.
 
     Example:
         >>> long_tailed_counts(5000, 10, 100).tolist()
@@ -70,9 +70,9 @@ def split(
     dataset: Examples,
     *,
     generator: torch.Generator,
-    reward_per_class: int | None = None,
-    reward_fraction: float | None = None,
-    reward_of_train: float | None = None,
+    validation_per_class: int | None = None,
+    validation_fraction: float | None = None,
+    validation_of_train: float | None = None,
     selection_per_class: int | None = None,
     selection_fraction: float | None = None,
     test_per_class: int = 0,
@@ -83,23 +83,23 @@ def split(
 ) -> Splits:
     """Cut ``dataset`` into disjoint parts; each class is shuffled by itself, so every part has its share of it.
 
-    A class gives its first examples to the test part (if one is cut), the next to reward, then selection, then
+    A class gives its first examples to the test part (if one is cut), the next to validation, then selection, then
     training. Parts list their examples class by class in the order drawn, so the result does not depend on how the
     classes are interleaved in storage, and a smaller training part is the beginning of a larger one.
 
     Args:
         dataset: what to cut.
-        generator: where the draws come from.
-        reward_per_class: examples of each class for the reward part; or
-        reward_fraction: its share of each class, at least one example; or
-        reward_of_train: its share of each class of the training part, long-tailed like it, at least five examples; the
-            training part keeps the rest.
+        generator: draws the examples.
+        validation_per_class: examples of each class for the validation part; or
+        validation_fraction: its share of each class, at least one example; or
+        validation_of_train: its share of each class of the training part, long-tailed like it, at least five examples;
+            the training part keeps the rest.
         selection_per_class: examples of each class for the selection part; or
         selection_fraction: its share of each class, at least one example.
         test_per_class: examples of each class for the test part; or
         test_fraction: its share of each class, at least one example; or
         test: a test set that exists already.
-        largest: training examples of class 0, with those that ``reward_of_train`` takes; as many as every class can
+        largest: training examples of class 0, with those that ``validation_of_train`` takes; as many as every class can
             follow if not given.
         ratio: training examples of class 0 over those of the last class. At 1, without ``largest``, training takes
             all that is left, balanced or not.
@@ -113,9 +113,10 @@ def split(
         ...     name="x", inputs=torch.rand(20, 3), targets=torch.arange(20) % 2, class_names=("a", "b")
         ... )
         >>> parts = split(
-        ...     data, reward_per_class=2, selection_per_class=1, test_per_class=3, ratio=2, generator=torch.Generator()
+        ...     data, validation_per_class=2, selection_per_class=1, test_per_class=3, ratio=2,
+        ...     generator=torch.Generator(),
         ... )
-        >>> [part.counts.tolist() for part in (parts.train, parts.reward, parts.selection, parts.test)]
+        >>> [part.counts.tolist() for part in (parts.train, parts.validation, parts.selection, parts.test)]
         [[4, 2], [2, 2], [1, 1], [3, 3]]
     """
     counts = dataset.counts
@@ -125,9 +126,9 @@ def split(
             if test is None
             else torch.zeros_like(counts)
         ),
-        "reward": (
-            _part_sizes("reward", counts, reward_per_class, reward_fraction)
-            if reward_of_train is None
+        "validation": (
+            _part_sizes("validation", counts, validation_per_class, validation_fraction)
+            if validation_of_train is None
             else torch.zeros_like(counts)
         ),
         "selection": _part_sizes("selection", counts, selection_per_class, selection_fraction),
@@ -136,16 +137,16 @@ def split(
         _check_test(dataset, test, test_per_class, test_fraction)
     rest = counts - sum(sizes.values(), torch.zeros_like(counts))
     sizes["train"] = _training_sizes(rest, largest, ratio)
-    if reward_of_train is not None:
-        sizes["reward"] = _taken_from(sizes["train"], reward_of_train)
-        sizes["train"] = sizes["train"] - sizes["reward"]
+    if validation_of_train is not None:
+        sizes["validation"] = _taken_from(sizes["train"], validation_of_train)
+        sizes["train"] = sizes["train"] - sizes["validation"]
     _check_supply(dataset, sizes)
     drawn = _draw(dataset, sizes, generator)
     parts = {name: dataset.subset(indices) for name, indices in drawn.items() if sizes[name].any()}
-    both = torch.cat([drawn["train"], drawn["reward"]])
+    both = torch.cat([drawn["train"], drawn["validation"]])
     return Splits(
         train=parts["train"],
-        reward=parts["reward"],
+        validation=parts["validation"],
         selection=parts["selection"],
         test=test or parts["test"],
         both=lambda: dataset.subset(both),
@@ -167,14 +168,14 @@ def _draw(dataset: Examples, sizes: dict[str, Tensor], generator: torch.Generato
 
 
 def _taken_from(train: Tensor, fraction: float) -> Tensor:
-    """How many training examples of each class become the reward part [C]."""
+    """Number of training examples of each class that become the validation part [C]."""
     if not 0 < fraction < 1:
-        raise InputError(f"reward_of_train={fraction}: give a share between 0 and 1.")
-    taken = (train * fraction).round().long().clamp(min=REWARD_AT_LEAST)
+        raise InputError(f"validation_of_train={fraction}: give a share between 0 and 1.")
+    taken = (train * fraction).round().long().clamp(min=VALIDATION_AT_LEAST)
     if (taken >= train).any():
         raise InputError(
-            f"reward_of_train={fraction}: the smallest class has {int(train.min())} training examples, and at least "
-            f"{REWARD_AT_LEAST} would be taken; lower the ratio or give reward_per_class."
+            f"validation_of_train={fraction}: the smallest class has {int(train.min())} training examples, and at "
+            f"least {VALIDATION_AT_LEAST} would be taken; lower the ratio or give validation_per_class."
         )
     return taken
 
@@ -195,7 +196,7 @@ def _part_sizes(name: str, counts: Tensor, per_class: int | None, fraction: floa
 
 
 def _training_sizes(rest: Tensor, largest: int | None, ratio: float) -> Tensor:
-    """How many examples of each class are trained on [C]; a class that has none left still asks for one."""
+    """Number of training examples of each class [C], at least 1, so that a class with none left is an error."""
     rest = rest.clamp(min=1)
     if largest is not None:
         return long_tailed_counts(largest, len(rest), ratio)

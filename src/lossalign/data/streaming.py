@@ -1,4 +1,4 @@
-"""Image folders that do not fit into memory: decoded once into a file, read batch by batch while training."""
+"""Image folders larger than memory: decoded once into a file, and read batch by batch while training."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torch.utils import data as torch_data
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset, Examples
 from lossalign.data.folders import UNREADABLE, label_images, list_images, load_image_folder, read_image
+from lossalign.data.registry import DATA_SOURCES, Loaded, SourceSettings
 from lossalign.data.streams import Draws, make_batch
 from lossalign.data.transforms import Transform
 
@@ -35,14 +36,14 @@ _AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MappedImages(Examples):
-    """Decoded images in a file, mapped into memory: only what is read is loaded.
+    """Decoded images in a file, mapped into memory: only images that are used are read.
 
     Args:
-        name: what the set is called in messages and run folders.
+        name: name of the set in messages and run folders.
         targets: class indices [n], int64.
         class_names: one name for each class.
         pixels: all images of the file [m, 3, size, size].
-        rows: which of them are the examples of this set, in order [n].
+        rows: the rows of ``pixels`` in this set, in order [n].
     """
 
     pixels: Pixels = field(repr=False)
@@ -65,7 +66,7 @@ class MappedImages(Examples):
 
     def read(self, indices: Tensor, out: Tensor) -> Tensor:
         """The images at ``indices``, copied into ``out``."""
-        # with mode="raise" numpy would fill a second array first, to leave out as it is if an index is wrong
+        # with mode="raise" numpy fills a second array first, to leave out unchanged if an index is wrong
         np.take(self.pixels, self.rows[indices].numpy(), axis=0, out=out.numpy(), mode="clip")
         return out
 
@@ -103,8 +104,8 @@ def open_image_folder(
 
     Args:
         path: the folder that holds one folder for each class.
-        size: the side of the square that is kept of every image.
-        memory_limit: in bytes.
+        size: side of the square crop of every image, in pixels.
+        memory_limit: number of bytes.
         cache: see :func:`map_image_folder`.
     """
     if len(list_images(Path(path), size)) * 3 * size * size <= memory_limit:
@@ -115,12 +116,12 @@ def open_image_folder(
 def map_image_folder(path: str | Path, size: int, cache: str | Path | None = None) -> MappedImages:
     """The images of :func:`load_image_folder`, decoded by worker processes into a file that is mapped into memory.
 
-    The file is used again for as long as the names, sizes and times of the image files are the same, and replaced
-    when they are not.
+    The file is reused as long as the names, sizes and times of the image files are the same, and replaced when they
+    change.
 
     Args:
         path: the folder that holds one folder for each class.
-        size: the side of the square that is kept of every image.
+        size: side of the square crop of every image, in pixels.
         cache: the folder for files of this and other image folders; ``path/.lossalign`` if not given.
 
     Returns:
@@ -147,7 +148,7 @@ def map_image_folder(path: str | Path, size: int, cache: str | Path | None = Non
 
 
 def _digest(path: Path, files: list[Path], size: int) -> str:
-    """Changes whenever a file is added, removed, renamed or written to."""
+    """A digest that changes whenever a file is added, removed, renamed or written to."""
     digest = hashlib.sha256()
     for file in files:
         about = file.stat()
@@ -156,7 +157,7 @@ def _digest(path: Path, files: list[Path], size: int) -> str:
 
 
 def _decode_all(files: list[Path], size: int, decoded: Path, manifest: Path) -> None:
-    """Write all images, then their manifest, and remove those of another day."""
+    """Write all images, then their manifest, and remove earlier files."""
     try:
         _write_both(files, size, decoded, manifest)
         for old in decoded.parent.glob(f"images-{size}-*"):
@@ -164,7 +165,7 @@ def _decode_all(files: list[Path], size: int, decoded: Path, manifest: Path) -> 
                 old.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
-            f"{decoded.parent}: decoded images cannot be kept there ({error}); give another folder as cache."
+            f"{decoded.parent}: decoded images cannot be written there ({error}); give another folder as cache."
         ) from error
 
 
@@ -173,7 +174,9 @@ def _write_both(files: list[Path], size: int, decoded: Path, manifest: Path) -> 
     decoded.parent.mkdir(parents=True, exist_ok=True)
     needed, free = len(files) * 3 * size * size, shutil.disk_usage(decoded.parent).free
     if needed > free:
-        raise InputError(f"{decoded.parent}: decoded images take {needed:,} bytes, {free:,} are free; make room.")
+        raise InputError(
+            f"{decoded.parent}: decoded images take {needed:,} bytes, but {free:,} are free; free some space."
+        )
     part = decoded.with_suffix(f".{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -190,14 +193,14 @@ def _decode_into(part: Path, files: list[Path], size: int) -> list[int]:
     """Decode in worker processes; returns the rows of the images that cannot be read."""
     pieces = _Pieces(part, files, size)
     workers = min(len(pieces), _processors())
-    # without a generator of its own it would draw from torch's global one
+    # without its own generator it would use torch's global one
     loader = torch_data.DataLoader(pieces, batch_size=None, num_workers=workers, generator=torch.Generator())
     return [row for bad in loader for row in bad]
 
 
 @dataclass(frozen=True)
 class _Pieces(torch_data.Dataset[list[int]]):
-    """Piece i decodes its share of the images into the file, and is the list of rows that cannot be read."""
+    """Item i decodes its share of the images into the file and is the list of rows that cannot be read."""
 
     part: Path
     files: list[Path]
@@ -229,14 +232,15 @@ class _Ahead(NamedTuple):
 class StreamedBatches:
     """Endless training batches of images that stay on disk: the same batches as :class:`BatchStream` gives.
 
-    Threads read them ahead, each batch in one call that lets go of Python's lock (worker processes of a ``DataLoader``
-    take eight to twenty times as long, as every batch must be passed on); they are moved and augmented as a whole.
+    Threads read them ahead, each batch in one call that releases the GIL (worker processes of a ``DataLoader`` take
+    eight to twenty times as long, as every batch is copied between processes); batches are moved and augmented as a
+    whole.
 
     Args:
         images: the training set.
         batch_size: examples in a batch; the whole set if it is smaller.
         transform: normalisation and augmentation.
-        generator: a CPU generator that nobody else draws from; its state is part of the stream's.
+        generator: a CPU generator used by nothing else; its state is part of the stream's.
         device: where batches are made.
         per_class: see :class:`BatchStream`.
     """
@@ -276,11 +280,19 @@ class StreamedBatches:
         return _Ahead(images, self._images.targets[indices], decided, self._drawing.state())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Where the stream stands, as in :class:`BatchStream`: behind the last batch handed out, not the last read."""
+        """The position after the last batch returned, not the last read; as in :class:`BatchStream`."""
         return {name: tensor.clone() for name, tensor in self._state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, which a stream over the same data set gave."""
+        """Resume from ``state``, which a stream over the same data set gave."""
         self._drawing.load(state)
         self._state = self._drawing.state()
         self._ahead.clear()
+
+
+def _images(run: SourceSettings) -> Loaded:
+    limit = run.in_memory_gb * 1e9
+    return Loaded(examples=open_image_folder(run.path, run.image_size, memory_limit=limit, cache=run.image_cache))
+
+
+DATA_SOURCES.add("images", "a folder of your images", _images)

@@ -1,4 +1,4 @@
-"""What feeds the children: batches of one stream, or of many at once, that can be resumed bit for bit."""
+"""Training batches of one stream, or of many at once; streams can be resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lossalign.data.orders import Order, PerClass, Shuffled
 from lossalign.data.transforms import Transform, apply, check_images, decisions, normalise
 
 _CACHED = 2**18
-"""Values of a batch that are made at once on a CPU; many more fall out of its caches, which costs threefold."""
+"""Values of batches that are made at once on a CPU; many more exceed its caches, which is three times slower."""
 
 
 class Draws:
-    """All random decisions of one stream, on the CPU: which examples, and what is done to them.
+    """All random decisions of one stream, on the CPU: the examples, and their augmentation.
 
     Args:
-        dataset: what is drawn from.
+        dataset: the training set.
         batch_size: see :class:`BatchStream`.
-        transform: what is drawn beside the order.
-        generator: a CPU generator that nobody else draws from; its state is part of the stream's.
+        transform: the augmentation, which is drawn too.
+        generator: a CPU generator used by nothing else; its state is part of the stream's.
         per_class: see :class:`BatchStream`.
     """
 
@@ -59,12 +59,12 @@ class Draws:
         return drawn
 
     def empty(self, *leading: int, pinned: bool = False) -> list[Tensor]:
-        """Room for the example indices [..., B] and every decision [..., B or 2, ...] of ``leading`` batches."""
+        """Empty tensors for the example indices [..., B] and decisions [..., B or 2, ...] of ``leading`` batches."""
         sizes = [((self.batch_size,), torch.int64), *((d.size, d.dtype) for d in self.decisions.values())]
         return [torch.empty(*leading, *size, dtype=dtype, pin_memory=pinned) for size, dtype in sizes]
 
     def fill(self, out: Sequence[Tensor]) -> None:
-        """Draw many batches into ``out``, shaped like ``empty(iterations)``: what as many calls of ``next`` draw."""
+        """Draw many batches into ``out``, shaped like ``empty(iterations)``: the same as many calls of ``next``."""
         indices, draws = out[0], [decision.draw for decision in self.decisions.values()]
         rows = list(zip(*(tensor.unbind(0) for tensor in out[1:]), strict=True))
         start = 0
@@ -82,7 +82,7 @@ class Draws:
         return {"generator": self.generator.get_state(), **self._order.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``, which a stream over the same data set gave."""
+        """Resume from ``state``, which a stream over the same data set gave."""
         if state.keys() != self.state().keys():
             raise InputError(
                 "state: of this stream and the one it is from, one alone has per_class; load it into a stream with the "
@@ -96,7 +96,7 @@ _moved: WeakKeyDictionary[Dataset, dict[object, tuple[Tensor, Tensor]]] = WeakKe
 
 
 def _on_device(dataset: Dataset, transform: Transform, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Inputs, float32 ones normalised, and targets: one copy for all streams, for as long as the data set lives."""
+    """Inputs, normalised if float32, and targets on the device: one copy for all streams of the data set."""
     floats = dataset.inputs.is_floating_point()
     values = [transform.mean.shape, *transform.mean.flatten().tolist(), *transform.std.flatten().tolist()]
     key = (device, transform.scale, *values) if floats else device
@@ -110,10 +110,10 @@ def _on_device(dataset: Dataset, transform: Transform, device: torch.device) -> 
 def make_batch(
     inputs: Tensor, targets: Tensor, transform: Transform, names: Sequence[str], drawn: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Batches from what was drawn: a pure function, without a look at any value.
+    """Batches from random decisions: a pure function that does not read values.
 
     Args:
-        inputs: the data [n, ...], on the device: float32 that is normalised, or uint8 that will be.
+        inputs: the data [n, ...], on the device: normalised float32, or uint8, which is normalised here.
         targets: its classes [n].
         transform: with tensors on the device.
         names: of the decisions.
@@ -130,7 +130,7 @@ def make_batch(
 
 
 def _rows(tensor: Tensor, indices: Tensor) -> Tensor:
-    """``tensor[indices]``, which copies row by row only in this form."""
+    """``tensor[indices]``, in a form that copies row by row."""
     if indices.ndim == 1:
         return tensor.index_select(0, indices)
     return tensor.index_select(0, indices.flatten()).view(*indices.shape, *tensor.shape[1:])
@@ -149,7 +149,7 @@ class BatchStream:
         dataset: the training set.
         batch_size: examples in a batch; the whole set if it is smaller.
         transform: normalisation and augmentation.
-        generator: a CPU generator that nobody else draws from; its state is part of the stream's.
+        generator: a CPU generator used by nothing else; its state is part of the stream's.
         device: where the data is kept and batches are made.
         per_class: M, if each batch is to hold batch_size / M different classes with M examples of each; None draws
             examples whatever their classes.
@@ -185,28 +185,28 @@ class BatchStream:
         return make_batch(*self.data, self.transform, tuple(self.drawing.decisions), drawn)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Where the stream stands: the generator's state, and the order of examples with the position in it."""
+        """The generator's state, and the order of examples with the position in it."""
         return {name: tensor.clone() for name, tensor in self.drawing.state().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``, which a stream over the same data set gave."""
+        """Resume from ``state``, which a stream over the same data set gave."""
         self.drawing.load(state)
 
     @staticmethod
     def together(streams: Sequence[BatchStream]) -> JointStream | None:
-        """The streams as one, or None if their batches do not stack: other sizes, types, devices or augmentation."""
+        """The streams as one, or None if their batches do not stack (other sizes, types, devices or augmentation)."""
         kinds = {stream._kind() if isinstance(stream, BatchStream) else None for stream in streams}
         return JointStream(streams) if len(kinds) == 1 and None not in kinds else None
 
     def _kind(self) -> tuple[object, ...]:
-        """What streams must share to be joined."""
+        """The properties that streams must share to be joined."""
         t, data = self.transform, self.dataset
         batch = (self.device, self.batch_size, data.input_shape, data.dtype)
         return (*batch, t.mean.shape, t.std.shape, t.scale, t.crop, t.flip, t.noise)
 
 
 class _Run(NamedTuple):
-    """Neighbouring streams whose batches are made in one go."""
+    """Consecutive streams whose batches are made together."""
 
     rows: slice
     inputs: Tensor
@@ -217,7 +217,7 @@ class _Run(NamedTuple):
 class JointStream:
     """N streams at once: the same batches as their ``next``, drawn for many iterations ahead and made together.
 
-    It has no state of its own: ``draws`` advances the streams, and theirs are the states to save and load.
+    It has no state: ``draws`` advances the streams, whose states are saved and loaded.
 
     Args:
         streams: of one kind, each with its own generator; see :meth:`BatchStream.together`.
@@ -242,7 +242,7 @@ class JointStream:
     def draws(self, iterations: int) -> tuple[Tensor, ...]:
         """All random decisions of the next ``iterations``; every stream advances by as many batches.
 
-        Noise, where there is any, takes as much memory as the batches themselves: draw it in small pieces.
+        Noise, if there is any, takes as much memory as the batches themselves: ask for few iterations at a time.
 
         Returns:
             CPU tensors [iterations, N, ...], pinned if the data is on a GPU: indices [..., B] of examples, then what
@@ -269,7 +269,7 @@ class JointStream:
 
 
 def _runs(streams: Sequence[BatchStream]) -> list[_Run]:
-    """Neighbours that share their data; on a CPU no more of them than fit its caches."""
+    """Consecutive streams with the same data; on a CPU no more of them than fit its caches."""
     size = streams[0].batch_size * math.prod(streams[0].dataset.input_shape)
     most = max(1, _CACHED // size) if streams[0].device.type == "cpu" else len(streams)
     groups: list[list[BatchStream]] = []

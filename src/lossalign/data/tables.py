@@ -1,4 +1,4 @@
-"""Tables of numbers with a class label in every row."""
+"""Tables of numbers, with a class label in every row."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset
+from lossalign.data.registry import DATA_SOURCES, Loaded
 
 _TARGET_NAMES = ("label", "target", "class")  # before "y", which is a coordinate in tables of x, y, label
 _OTHER_TARGET_NAME = "y"
@@ -35,7 +36,7 @@ def load_table(path: str | Path) -> Dataset:
     path = Path(path)
     readers = {".npz": _read_npz, ".csv": _read_csv}
     if path.suffix.lower() not in readers:
-        raise InputError(f"{path}: tables are read from {' and '.join(readers)} files; convert it to one of them.")
+        raise InputError(f"{path}: tables are read from {' and '.join(readers)} files only; convert it to one of them.")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; check the path.")
     features, labels, rows = readers[path.suffix.lower()](path)
@@ -99,7 +100,7 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
             missing = [name for name in ("X", "y") if name not in arrays.files]
             if missing:
                 raise InputError(
-                    f"{path}: holds {arrays.files}, but not {missing}; save it with np.savez(…, X=…, y=…)."
+                    f"{path}: it has {arrays.files}, but not {missing}; save it with np.savez(…, X=…, y=…)."
                 )
             features, labels = arrays["X"], arrays["y"]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -128,24 +129,24 @@ def _read_csv(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
     rows, table = [number for number, _ in numbered], [cells for _, cells in numbered]
     width = len(table[0]) if table else 0
     if width < 2:
-        raise InputError(f"{path}: has {width} columns; give features and a label in each row, with commas between.")
+        raise InputError(f"{path}: it has {width} columns; give features and a label in each row, separated by commas.")
     for row, cells in zip(rows, table, strict=True):
         if len(cells) != width:
-            raise InputError(f"{path}: row {row} has {len(cells)} columns where the first has {width}; mend the row.")
+            raise InputError(f"{path}: row {row} has {len(cells)} columns, but the first has {width}; correct the row.")
     if _is_header(table):
         header, rows, table = [cell.strip() for cell in table[0]], rows[1:], table[1:]
         target = _target_column(path, header)
     else:
         header, target = [str(column + 1) for column in range(width)], width - 1
     if not table:
-        raise InputError(f"{path}: has a header, but no rows; give at least one row of each class.")
+        raise InputError(f"{path}: it has a header but no rows; give at least one row of each class.")
     labels = np.array([cells.pop(target) for cells in table])
     columns = header[:target] + header[target + 1 :]
     return _numbers(path, table, columns, rows), labels, rows
 
 
 def _is_header(table: list[list[str]]) -> bool:
-    """A first row without numbers, or with a target's name that its column does not hold again."""
+    """Whether the first row has no numbers, or a target's name that is not repeated in its column."""
     first = [cell.strip() for cell in table[0]]
     if not any(_is_number(cell) for cell in first):
         return True
@@ -188,3 +189,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+DATA_SOURCES.add("table", "a table of yours", lambda run: Loaded(examples=load_table(run.path)))

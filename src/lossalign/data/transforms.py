@@ -1,4 +1,4 @@
-"""What happens to inputs before a model sees them: drawn on the CPU, made wherever the data is."""
+"""Normalisation and augmentation of inputs: random decisions are drawn on the CPU and applied on the data's device."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transform:
-    """What happens to inputs before a model sees them.
+    """Normalisation and augmentation of inputs.
 
     Args:
         mean: subtracted; [C, 1, 1] for images, [F] for tables.
-        std: divided by; shaped like ``mean``.
-        scale: inputs are multiplied by it first; 1/255 for uint8.
-        crop: in training, pad by this many pixels of 0 (the mean) and cut the old size out again at random.
-        flip: in training, mirror every other image left to right, at random.
+        std: divides inputs; shaped like ``mean``.
+        scale: multiplies inputs first; 1/255 for uint8.
+        crop: in training, pad by this many pixels of 0 (the mean) and take a random crop of the original size.
+        flip: in training, mirror images left to right with probability ½.
         noise: in training, σ of Gaussian noise, in units of ``std``.
     """
 
@@ -47,7 +47,7 @@ class Transform:
 def fit_transform(dataset: Examples, *, crop: int = 0, flip: bool = False, noise: float = 0.0) -> Transform:
     """The transform that gives ``dataset`` mean 0 and deviation 1, per channel of images or per column of tables.
 
-    What does not vary (beyond float32's resolution) keeps deviation 1.
+    A channel or column that does not vary (beyond the resolution of float32) is not scaled.
 
     Args:
         dataset: the training set.
@@ -89,7 +89,7 @@ def fit_transform(dataset: Examples, *, crop: int = 0, flip: bool = False, noise
 
 
 def normalise(inputs: Tensor, transform: Transform) -> Tensor:
-    """(inputs · scale − mean) / std, float32; what evaluation feeds to a model.
+    """(inputs · scale − mean) / std in float32, the input of a model in evaluation.
 
     Example:
         >>> halves = Transform(mean=torch.tensor([0.5]), std=torch.tensor([0.5]), scale=1 / 255)
@@ -110,7 +110,7 @@ class Decision(NamedTuple):
 
 
 def decisions(transform: Transform, batch_size: int, input_shape: tuple[int, ...]) -> dict[str, Decision]:
-    """What is drawn for every batch, in this order; only what ``transform`` uses.
+    """The decisions drawn for every batch, in this order; only those that ``transform`` uses.
 
     ``corner`` [2, B]: where crops begin, top and left, in the padded images; ``side`` [B]: uniform, an image below ½
     is mirrored; ``noise`` [B, ...]: standard normal.
@@ -132,11 +132,11 @@ def decisions(transform: Transform, batch_size: int, input_shape: tuple[int, ...
 
 
 def apply(inputs: Tensor, transform: Transform, decided: dict[str, Tensor]) -> Tensor:
-    """Normalised inputs, augmented: a pure function of what was drawn.
+    """Normalised inputs, augmented: a pure function of the decisions.
 
     Args:
         inputs: images [..., B, C, H, W]; any shape [..., B, ...] if ``transform`` has neither crop nor flip.
-        transform: how wide the padding and how strong the noise is.
+        transform: gives the padding and the noise.
         decided: the decisions by name, with the leading axes of ``inputs``, on the same device.
     """
     if "corner" in decided:
@@ -164,11 +164,11 @@ def augment(inputs: Tensor, transform: Transform, generator: torch.Generator) ->
 
     Args:
         inputs: images [B, C, H, W]; any shape [B, ...] if ``transform`` has neither crop nor flip.
-        transform: which of the three, and how much.
+        transform: says which of the three, and how strong.
         generator: a CPU generator.
 
     Returns:
-        The inputs, changed, in the same shape.
+        The augmented inputs, in the same shape.
     """
     decided = {}
     for name, decision in decisions(transform, len(inputs), tuple(inputs.shape[1:])).items():
@@ -177,7 +177,7 @@ def augment(inputs: Tensor, transform: Transform, generator: torch.Generator) ->
 
 
 def check_images(transform: Transform, dataset: Examples) -> None:
-    """Refuse crops and mirror images of what is no image."""
+    """Raise ``InputError`` for crops and mirror images of inputs that are not images."""
     if (transform.crop or transform.flip) and len(dataset.input_shape) != 3:
         raise InputError(
             f"crop, flip: dataset {dataset.name!r} has inputs of shape {[len(dataset), *dataset.input_shape]}, not "

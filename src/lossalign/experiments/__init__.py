@@ -1,10 +1,32 @@
-"""Recipes, methods, the runner and its statistics: the only place where the rooms are wired together."""
+"""Experiments: config, tasks, recipe files, methods, and building a run from them."""
 
-from lossalign.experiments.config import RunConfig
-from lossalign.experiments.fit import fit
-from lossalign.experiments.methods import METHODS
-from lossalign.experiments.recipes import RECIPES, recipe_for
-from lossalign.experiments.results import Result
-from lossalign.experiments.runner import Interrupted, Listener, run
+from lossalign.experiments.build import Arm, Experiment, build, labelled
+from lossalign.experiments.config import Config
+from lossalign.experiments.keys import KEYS, SECTIONS, Key, by_key, check_key, from_plain, to_plain
+from lossalign.experiments.methods import METHODS, MethodSpec, Role, parse_method
+from lossalign.experiments.recipes import is_recipe, write_recipe
+from lossalign.experiments.tasks import TASKS, compared, configure
 
-__all__ = ["METHODS", "RECIPES", "Interrupted", "Listener", "Result", "RunConfig", "fit", "recipe_for", "run"]
+__all__ = [
+    "KEYS",
+    "METHODS",
+    "SECTIONS",
+    "TASKS",
+    "Arm",
+    "Config",
+    "Experiment",
+    "Key",
+    "MethodSpec",
+    "Role",
+    "build",
+    "by_key",
+    "check_key",
+    "compared",
+    "configure",
+    "from_plain",
+    "is_recipe",
+    "labelled",
+    "parse_method",
+    "to_plain",
+    "write_recipe",
+]

@@ -1,273 +1,244 @@
-"""One flat description of a run: what is trained, how, by which methods. It is written into the run folder."""
+"""The config of a run: plain data in sections, written into the run folder as ``config.json``.
+
+Every field has a key: its flag, its name in a recipe file, and its keyword of ``lossalign.fit``. The key is the field's
+name unless ``metadata`` gives another. The text under a field is the help of its flag.
+"""
 
 from __future__ import annotations
 
-import json
-import types
-import typing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal
 
 import torch
 
-from lossalign.children import Compile, Engine, Recipe
-from lossalign.control import Preset, preset_named, switch
+from lossalign.children import Compile, Engine, Optimisation
+from lossalign.control import Preset, preset_named
 from lossalign.core import InputError
-
-DEFAULT_GROUPS = {
-    "aligned": ("offsets",),
-    "class-correlation": ("diagonal", "pairs"),
-    "log-class-correlation": ("diagonal", "pairs"),
-    "ranking": ("ranking", "margins", "focus"),
-    "distance-mixture": ("positive", "negative"),
-    "scale-matched": ("positive", "negative"),
-    "focal-weighting": ("focus",),
-}
-"""Which groups of a loss are moved unless the preset or a switch says otherwise."""
-
-EMBEDDING_LOSSES = ("distance-mixture", "scale-matched", "focal-weighting")
-"""Adaptive losses of metric learning: a network puts out embeddings, and classes are held out."""
+from lossalign.experiments.methods import DEFAULT_METHODS, MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """A whole run. Recipes (``experiments.recipes``) return one; flags of the command line replace fields."""
+class DataConfig:
+    """The data set."""
 
-    task: str
-    """digits, digits-lt, cifar10, cifar10-lt, cifar100, cifar100-lt, table:FILE or images:FOLDER; of metric learning
-    digits-retrieval, omniglot, lfw, sop."""
     source: str
-    """Where the examples come from: digits, turned-digits, cifar10, cifar100, table, images, omniglot, lfw or sop."""
-    data: str | None = None
-    """The data folder (``data`` if not given); the table or image folder itself comes with the task."""
-    ratio: float = 1.0
-    """Largest over smallest training class; 1 leaves classes as they are."""
-    largest: int | None = None
-    """Training images of the largest class; as many as there are if not given."""
-    reward_per_class: int | None = None
-    """Reward-validation examples of each class; they move Φ."""
-    reward_of_train: float | None = None
-    """Instead: this share of each training class, as long-tailed as they are, at least 5; training keeps the rest."""
-    selection_per_class: int | None = None
-    """Selection-validation examples of each class; they pick the best weights."""
-    test_per_class: int | None = None
-    """Test examples of each class, if the source has no test set of its own."""
-    validation_fraction: float | None = None
-    """Instead of the three numbers: this fraction of each class for each part."""
-    embedding: int | None = None
-    """Metric learning: how many numbers an embedding has; then whole classes are held out. None: classification."""
-    reward_classes: int | None = None
-    """Metric learning: classes of the reward-validation part …"""
-    selection_classes: int | None = None
-    """… of the selection-validation part …"""
-    test_classes: int | None = None
-    """… and of the test part, if the source has no test set of its own."""
-    examples_per_class: int | None = None
-    """Metric learning: examples that a class held out gives to its part; all if not given."""
+    """Name of the data source, set by the task."""
+    folder: str | None = field(default=None, metadata={"key": "data"})
+    """Folder that holds the data sets; none: ./data. Tasks such as table:FILE name their own file."""
     image_size: int = 32
-    """Side of the images of an image folder."""
+    """Side, in pixels, that images of an image folder are resized to."""
     in_memory_gb: float = 4.0
-    """Image sets larger than this stream from disk."""
+    """Image folders larger than this many GB, decoded, are streamed from disk."""
     image_cache: str | None = None
-    """Where they are kept decoded; a hidden folder inside the image folder if not given."""
-    model: str
-    """resnet32, wrn-16-2, densenet-100-12, small-cnn, mlp-16, … or module:factory."""
-    metric: str
-    """What the children are judged by: balanced-error, macro-f1, … or module:attribute."""
-    batch_size: int = 128
-    """Examples in a batch."""
-    per_class: int | None = None
-    """Examples of each class in a batch; as they come if not given."""
-    crop: int = 0
-    """Pixels of zero padding before a random crop."""
-    flip: bool = False
-    """Mirror images at random."""
-    noise: float = 0.0
-    """Deviation of Gaussian noise on normalised training inputs."""
+    """Folder for the decoded images of streamed image folders; none: a hidden folder inside the image folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """The four splits of the examples: train; validation (gives metric, statistics and reward, so it moves the loss
+    parameters Φ); selection (picks the best weights); test (scored once, at the end). For retrieval and
+    verification, all splits hold different classes."""
+
+    ratio: float = 1.0
+    """Long tail: cut the training classes so that the largest is this many times the smallest; 1: not cut."""
+    largest: int | None = None
+    """Number of training examples of the largest class; none: as many as there are."""
+    validation_per_class: int | None = None
+    """Number of validation examples of each class."""
+    validation_of_train: float | None = None
+    """Take this fraction of each training class for validation, at least 5 examples, instead of
+    --validation-per-class; the validation split is then as long-tailed as the train split."""
+    selection_per_class: int | None = None
+    """Number of selection examples of each class."""
+    test_per_class: int | None = None
+    """Number of test examples of each class, if the data set has no test set of its own."""
+    held_out_fraction: float | None = None
+    """Take this fraction of each class for each of the validation, selection and test splits, instead of numbers per
+    class."""
+    validation_classes: int | None = None
+    """Metric learning: number of classes in the validation split."""
+    selection_classes: int | None = None
+    """Metric learning: number of classes in the selection split."""
+    test_classes: int | None = None
+    """Metric learning: number of classes in the test split, if the data set has no test set of its own."""
+    examples_per_class: int | None = None
+    """Metric learning: number of examples of each class in the validation, selection and test splits; none: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The network."""
+
+    name: str = field(metadata={"key": "model"})
+    """Name of the network, e.g. resnet32 or mlp-16 (`lossalign list models`), or module:factory for your own."""
+    embedding: int | None = None
+    """Metric learning: number of dimensions of an embedding; none: classification."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimisationConfig:
+    """How every child is trained: SGD with momentum, the same for all methods."""
+
     iterations: int
-    """Optimiser iterations of each child."""
-    every: int
-    """K, iterations of a step."""
+    """Number of optimiser iterations of each child."""
+    batch_size: int = 128
+    """Number of examples in a batch."""
+    per_class: int | None = None
+    """Number of examples of each class in a batch; none: batches are drawn whatever the classes."""
+    crop: int = 0
+    """Pad training images by this many pixels and crop them at random to their size; 0: no crop."""
+    flip: bool = False
+    """Mirror training images left to right at random."""
+    noise: float = 0.0
+    """Standard deviation of Gaussian noise on normalised training inputs."""
     learning_rate: float = 0.1
-    """Of SGD, at the start."""
+    """Initial learning rate of SGD."""
     weight_decay: float = 5e-4
-    """Of SGD."""
+    """Weight decay of SGD."""
     nesterov: bool = False
-    """Nesterov's momentum."""
+    """Use Nesterov momentum."""
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
-    """Of the learning rate."""
+    """Learning-rate schedule."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of forward passes; auto is bfloat16 on a GPU, float32 on a CPU."""
+    """Number format of forward passes; auto: bfloat16 on a GPU, float32 on a CPU."""
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise InputError(f"iterations={self.iterations}: train for at least 1.")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size={self.batch_size}: it must be at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig:
+    """How the loss parameters Φ are moved: every K iterations (one step) a small network, the policy, moves each
+    parameter by −β, 0 or +β; its reward is the change of the metric on the validation split. A preset sets all options
+    from loss on; each can be changed alone."""
+
     preset: str = "default"
-    """default or paper."""
-    switches: tuple[str, ...] = ()
-    """Fields of the preset to change, as name=value, beside those that the task or the recipe file changes."""
-    loss: str | None = None
-    """aligned, ranking, class-correlation or log-class-correlation; of metric learning distance-mixture,
-    scale-matched or focal-weighting; the preset's if not given."""
-    framework: Literal["triplet", "margin"] = "triplet"
-    """Metric learning: semi-hard triplets, or negatives weighed by distance."""
-    start: Literal["default", "paper"] | None = None
-    """Metric learning: where Φ starts, at the best that is known (default) or at the paper's Φ_0; as the preset of that
-    name if None."""
-    methods: tuple[str, ...] = ("ala",)
-    """Who moves Φ: NAME, NAME+val (trains on the reward split too) or NAME:switch=value,… (a preset of its own)."""
-    seeds: int = 1
-    """Independent policies of each method."""
-    children: int = 10
-    """Children that share a policy."""
-    seed: int = 0
-    """Of the first policy, its split and its children."""
+    """Preset of the options: default (recommended) or paper (as printed in the paper)."""
+    every: int
+    """K: number of iterations in a step; Φ moves after each step."""
     policy: str = "auto"
-    """What the policy starts from: a file; pretrained, the one that comes with lossalign; none; or auto: pretrained on
-    images cut to a long tail (--ratio), where it was measured, if it fits the loss."""
+    """Initial policy: a file; pretrained: the one that comes with lossalign; none: a fresh one; auto: pretrained for
+    long-tailed images, if it fits the loss, otherwise a fresh one."""
     freeze: bool = False
-    """Use that policy as it is, without learning."""
-    device: str = "auto"
-    """cpu, cuda, or auto: a GPU if there is one."""
-    engine: Engine = "auto"
-    """auto, sequential, vmap or fused: how children are computed; auto is the fastest that can."""
-    compile: Compile = "auto"
-    """auto, on or off: whether the training step is compiled; auto on a GPU, in runs of 500 iterations or more."""
+    """Use the initial policy without learning."""
+    framework: Literal["triplet", "margin"] = "triplet"
+    """Metric learning: choice of negatives. triplet: semi-hard ones; margin: all, weighted by distance."""
+    start: Literal["default", "paper"] = "default"
+    """Metric learning: initial Φ. default: the best known values; paper: the paper's Φ_0."""
+    options: Preset
+    """The options of the preset, after all changes."""
+
+    def __post_init__(self) -> None:
+        preset_named(self.preset)
+        if self.freeze and self.policy in ("auto", "none"):
+            raise InputError(
+                f"freeze: policy={self.policy} is not a policy to freeze; give policy=FILE or policy=pretrained."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsConfig:
+    """The methods, and their children and seeds. A child is one network; all children of a method and seed share a
+    policy. A seed is one independent replicate with its own split, initial weights and policy."""
+
+    specs: tuple[MethodSpec, ...] = field(default=DEFAULT_METHODS, metadata={"key": "methods"})
+    """Methods to run (`lossalign list methods`), each as NAME, NAME+val (trains on the validation split too) or
+    NAME:option=value,… (a method with options of its own)."""
+    seeds: int = 1
+    """Number of seeds."""
+    children: int = 10
+    """Number of children: networks that share one policy."""
+    seed: int = 0
+    """The first seed."""
 
     def __post_init__(self) -> None:
         if self.children < 1:
             raise InputError(f"children={self.children}: train at least 1.")
         if self.seeds < 1:
-            raise InputError(f"seeds={self.seeds}: train at least 1 policy.")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size={self.batch_size}: it must be at least 1.")
-        if not self.methods or len(set(self.methods)) != len(self.methods):
-            raise InputError(f"methods={self.methods}: name each method once.")
-        if (self.embedding is not None) != (self.loss in EMBEDDING_LOSSES):
+            raise InputError(f"seeds={self.seeds}: train at least 1 seed.")
+        texts = tuple(spec.text for spec in self.specs)
+        if not texts or len(set(texts)) != len(texts):
+            raise InputError(f"methods={texts}: name each method once.")
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of the run."""
+        return range(self.seed, self.seed + self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Where and how the run is computed; a resumed run may change this."""
+
+    device: str = "auto"
+    """Device: cpu, cuda, or auto: a GPU if there is one."""
+    engine: Engine = "auto"
+    """How the children are computed. sequential: one after another; vmap, fused: all at once; auto: the fastest that
+    can compute the model."""
+    compile: Compile = "auto"
+    """Whether training iterations are compiled; auto: on a GPU, in runs of 500 iterations or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run. ``experiments.tasks.configure`` makes one from a task and changes."""
+
+    task: str
+    """Name of the task, or table:FILE, images:FOLDER."""
+    kind: str
+    """classification, retrieval or verification."""
+    metric: str
+    """Name of the metric (`lossalign list metrics`), or module:attribute for your own."""
+    data: DataConfig
+    split: SplitConfig
+    model: ModelConfig
+    optimisation: OptimisationConfig
+    control: ControlConfig
+    methods: MethodsConfig
+    compute: ComputeConfig
+
+    def __post_init__(self) -> None:
+        every, iterations = self.control.every, self.optimisation.iterations
+        if not 1 <= every <= iterations:
             raise InputError(
-                f"loss={self.loss}, embedding={self.embedding}: metric learning needs both, one of "
-                f"{', '.join(EMBEDDING_LOSSES)} and the size of an embedding; classification neither."
+                f"every={every}: a step of K iterations must fit into the run; choose K between 1 and "
+                f"iterations={iterations}."
             )
-        if self.iterations < 1:
-            raise InputError(f"iterations={self.iterations}: train for at least 1.")
-        if not 1 <= self.every <= self.iterations:
+        if self.data.in_memory_gb < 0:
             raise InputError(
-                f"every={self.every}: a step of K iterations must fit into the run; choose K between 1 and "
-                f"iterations={self.iterations}."
-            )
-        if self.in_memory_gb < 0:
-            raise InputError(f"in_memory_gb={self.in_memory_gb}: it cannot be negative; 0 streams every image folder.")
-        if self.freeze and self.policy in ("auto", "none"):
-            raise InputError(
-                f"freeze: policy={self.policy} names no policy to freeze; give policy=FILE or policy=pretrained."
+                f"in_memory_gb={self.data.in_memory_gb}: it cannot be negative; 0 streams every image folder."
             )
 
     @property
     def short_name(self) -> str:
         """The task without the folder of its data, for titles: ``table:churn.csv``."""
-        kind, _, path = self.task.partition(":")
-        return f"{kind}:{Path(path).name}" if path else kind
+        prefix, _, path = self.task.partition(":")
+        return f"{prefix}:{Path(path).name}" if path else prefix
 
     @property
     def long_tailed_images(self) -> bool:
-        """Whether training classes are cut to a long tail, of images other than the embedded digits."""
-        return self.ratio > 1 and self.source in ("cifar10", "cifar100", "images")
+        """Whether training classes are cut to a long tail, and examples are images other than the package's digits."""
+        return self.split.ratio > 1 and self.data.source in ("cifar10", "cifar100", "images")
 
     @property
     def steps(self) -> int:
-        """Whole steps of K iterations; a remainder is not trained."""
-        return self.iterations // self.every
+        """Number of whole steps of K iterations; a remainder is not trained."""
+        return self.optimisation.iterations // self.control.every
 
-    def controls(self, more: tuple[str, ...] = ()) -> Preset:
-        """The preset with its switches, and ``more`` of them, set; another loss than the preset's brings its groups."""
-        preset, switches = preset_named(self.preset), parse_switches((*self.switches, *more))
-        loss = switches.get("loss") or self.loss or preset.loss
-        groups = preset.groups if loss == preset.loss else DEFAULT_GROUPS.get(loss, preset.groups)
-        return switch(preset, {"loss": loss, "groups": groups, **switches})
-
-    def recipe(self, device: torch.device | str = "cpu", preset: Preset | None = None) -> Recipe:
-        """How children are trained on ``device``; a preset (the run's if None) says how long weights are averaged."""
-        half = torch.device(device).type == "cuda" if self.precision == "auto" else self.precision == "bfloat16"
-        constant = (preset or self.controls()).average or 2.0
-        return Recipe(
-            iterations=self.steps * self.every,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-            schedule=self.schedule,
-            average=1 - 1 / max(1.0, constant * self.every),
+    def optimisation_on(self, device: torch.device | str, preset: Preset) -> Optimisation:
+        """How children are trained on ``device``; ``preset`` gives the time constant of the weight average."""
+        chosen = self.optimisation
+        half = torch.device(device).type == "cuda" if chosen.precision == "auto" else chosen.precision == "bfloat16"
+        return Optimisation(
+            iterations=self.steps * self.control.every,
+            learning_rate=chosen.learning_rate,
+            weight_decay=chosen.weight_decay,
+            nesterov=chosen.nesterov,
+            schedule=chosen.schedule,
+            average_decay=1 - 1 / max(1.0, (preset.weight_average or 2.0) * self.control.every),
             precision="bfloat16" if half else "float32",
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> RunConfig:
-        """Back from plain data."""
-        known = {field.name for field in fields(cls)}
-        lists: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
-        }
-        return cls(**{name: value for name, value in lists.items() if name in known})
-
-    def changed(self, changes: dict[str, Any]) -> RunConfig:
-        """With some fields replaced; switches are added to those there are, and a fraction for validation also replaces
-        the numbers per class."""
-        known = {field.name for field in fields(self)}
-        unknown = [name for name in changes if name not in known]
-        if unknown:
-            raise InputError(f"{unknown[0]!r} is not a field of a run; choose from {', '.join(sorted(known))}.")
-        if changes.get("reward_of_train") is not None:
-            changes = {"reward_per_class": None, **changes}
-        if changes.get("validation_fraction") is not None:
-            changes = {"reward_per_class": None, "selection_per_class": None, "test_per_class": None, **changes}
-        return replace(self, **add_switches(self.switches, self.preset, changes))
-
-
-def add_switches(own: tuple[str, ...], preset: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` with its switches added to ``own``, which were chosen for ``preset`` and do not outlive it; of two
-    with the same name the later stays.
-
-    Example:
-        >>> add_switches(("average=4", "clip=none"), "default", {"switches": ("returns=1", "average=2")})
-        {'switches': ('average=2', 'clip=none', 'returns=1')}
-        >>> add_switches(("average=4", "clip=none"), "default", {"preset": "paper"})
-        {'preset': 'paper', 'switches': ()}
-    """
-    kept = own if changes.get("preset", preset) == preset else ()
-    by_name = {item.partition("=")[0]: item for item in (*kept, *changes.get("switches", ()))}
-    return {**changes, "switches": tuple(by_name.values())}
-
-
-def parse_switches(switches: tuple[str, ...]) -> dict[str, Any]:
-    """``("returns=1", "clip=none")`` as typed fields of ``Preset``.
-
-    Example:
-        >>> parse_switches(("returns=1", "clip=none", "groups=weights,offsets"))
-        {'returns': 1, 'clip': None, 'groups': ('weights', 'offsets')}
-    """
-    hints = typing.get_type_hints(Preset)
-    parsed: dict[str, Any] = {}
-    for item in switches:
-        name, equals, text = item.partition("=")
-        if not equals or name not in hints:
-            raise InputError(f"switch {item!r}: write name=value, with a name out of {', '.join(hints)}.")
-        parsed[name] = _parse(name, text, hints[name])
-    return parsed
-
-
-def _parse(name: str, text: str, hint: Any) -> Any:
-    kinds = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    if text.lower() == "none" and types.NoneType in kinds:
-        return None
-    kind = next(kind for kind in kinds if kind is not types.NoneType)
-    try:
-        if get_origin(kind) is tuple:
-            return tuple(get_args(kind)[0](part) for part in text.split(","))
-        if get_origin(kind) is Literal:
-            return {str(choice): choice for choice in get_args(kind)}[text]
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError) as error:
-        raise InputError(f"switch {name}={text}: {text!r} is not a value of {name} ({hint}).") from error

@@ -1,4 +1,4 @@
-"""Losses whose parameters can be moved while a model trains. In each file the pure function first, then the class."""
+"""Losses whose parameters can be moved while a model trains. Each file has the pure functions first, then the class."""
 
 from lossalign.losses.aligned import AlignedLoss, aligned_loss
 from lossalign.losses.base import AdaptiveLoss
@@ -20,8 +20,10 @@ from lossalign.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from lossalign.losses.metric_learning import MetricLearningLoss, metric_learning_loss
 from lossalign.losses.ranking import pairwise_ranking, smooth_ap
 from lossalign.losses.ranking_losses import PairwiseLoss, RankingLoss, SmoothAPLoss
+from lossalign.losses.registry import LOSSES, LossEntry, LossSettings, find_loss, make_loss
 
 __all__ = [
+    "LOSSES",
     "AdaptiveLoss",
     "AlignedLoss",
     "ClassCorrelationLoss",
@@ -31,6 +33,8 @@ __all__ = [
     "FocalWeightingLoss",
     "LDAMLoss",
     "LSoftmaxLoss",
+    "LossEntry",
+    "LossSettings",
     "MarginLoss",
     "MetricLearningLoss",
     "MultiSimilarityLoss",
@@ -44,10 +48,12 @@ __all__ = [
     "confusion",
     "contrastive_loss",
     "distance_mixture_loss",
+    "find_loss",
     "focal_weighting_loss",
     "l_softmax_loss",
     "ldam_loss",
     "ldam_margins",
+    "make_loss",
     "margin_loss",
     "metric_learning_loss",
     "multi_similarity_loss",

@@ -1,4 +1,4 @@
-"""Our classification loss: cross-entropy at its start, bounded below whatever Φ does."""
+"""The default classification loss: cross-entropy at its start, and at least 0 for every Φ."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lossalign.losses.classes import (
     class_pairs,
     symmetric,
 )
+from lossalign.losses.registry import LOSSES, LossEntry
 
 _GROUPS: dict[str, tuple[float, float, int]] = {
     "weights": (-3.0, 3.0, 1),
@@ -28,13 +29,22 @@ _GROUPS: dict[str, tuple[float, float, int]] = {
     "focus": (-0.5, 3.0, 1),
     "smoothing": (0.0, 0.5, 6),
 }
-"""Smallest value, largest value, and what β is divided by, in the order of Φ."""
+"""By group, in the order of Φ: smallest value, largest value, and divisor of β."""
+
+_READINGS = {
+    "weights": "higher favours the class",
+    "offsets": "lower favours the class",
+    "pairs": "lower separates the two classes",
+    "focus": "higher leaves out what is learned already",
+    "smoothing": "higher smooths the class's labels more",
+}
+"""What a direction means, by group."""
 
 
 def focal_factor(loss: Tensor, gamma: Tensor) -> Tensor:
     """(1 − p)^γ, from loss = −log p [B] and γ [B].
 
-    1 − p is taken as 10⁻⁶ at least, which keeps value and gradient finite where p = 1, for γ < 1 too.
+    1 − p is at least 10⁻⁶, which keeps value and gradient finite where p = 1, for γ < 1 too.
 
     Example:
         >>> focal_factor(-torch.tensor([0.9, 1.0]).log(), torch.tensor([2.0, 0.0]))
@@ -46,7 +56,7 @@ def focal_factor(loss: Tensor, gamma: Tensor) -> Tensor:
 def smoothed(loss: Tensor, log_probs: Tensor, epsilon: Tensor) -> Tensor:
     """(1 − ε)·l + ε · mean_j(−log p_j), from l [B], log p [B, C] and ε [B].
 
-    A class of probability 0, which a model has ruled out by a logit of −∞, adds nothing to the sum of the mean.
+    A class of probability 0, from a logit of −∞, adds nothing to the mean.
 
     Example:
         >>> log_probs = torch.tensor([[0.5, 0.5]]).log()
@@ -129,7 +139,7 @@ class AlignedLoss(AdaptiveLoss):
         groups: which groups the controller may move.
         frequencies: training class frequencies or counts π, for ``weights``; uniform if not given.
         kappa: κ, the scale of a pair's Φ in logits.
-        step: β of weights, offsets and focus; pairs move by a third and smoothing by a sixth of it, as their ranges
+        beta: β of weights, offsets and focus; pairs move by a third and smoothing by a sixth of it, as their ranges
             are narrower.
 
     Example:
@@ -144,7 +154,7 @@ class AlignedLoss(AdaptiveLoss):
         groups: Sequence[str] = ("offsets",),
         frequencies: Sequence[float] | Tensor | None = None,
         kappa: float = 1.0,
-        step: float = 0.3,
+        beta: float = 0.3,
     ) -> None:
         check_groups(groups, tuple(_GROUPS), num_classes)
         self.num_classes = num_classes
@@ -154,7 +164,15 @@ class AlignedLoss(AdaptiveLoss):
             self.frequencies = class_frequencies(frequencies, num_classes, "frequencies")
         classes = class_pairs(num_classes, diagonal=True, pairs="pairs" in groups)
         made = [
-            class_group(name, classes.get(name, classes["diagonal"]), low=low, high=high, step=step / parts)
+            class_group(
+                name,
+                classes.get(name, classes["diagonal"]),
+                low=low,
+                high=high,
+                beta=beta / parts,
+                relative=name == "offsets",
+                reading=_READINGS[name],
+            )
             for name, (low, high, parts) in _GROUPS.items()
             if name in groups
         ]
@@ -191,3 +209,14 @@ class AlignedLoss(AdaptiveLoss):
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not 0 … C−1."""
         check_labels(targets, self.num_classes, name)
+
+
+LOSSES.add(
+    "aligned",
+    "cross-entropy with movable class weights, offsets and pairwise margins (the default)",
+    LossEntry(
+        make=lambda run: AlignedLoss(run.num_classes, run.groups or ("offsets",), frequencies=run.counts),
+        groups=("offsets",),
+        stream="AlignedLoss",
+    ),
+)

@@ -1,4 +1,4 @@
-"""What a loss must offer for its parameters to be moved while a model trains."""
+"""The interface of a loss whose parameters Φ are moved while a model trains."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class AdaptiveLoss(ABC):
     """A loss with parameters Φ, written for one child.
 
-    Subclass it, set ``spec`` and ``num_statistics``, and write three methods; ``docs/losses.md`` has a worked example.
-    The first two must be pure tensor code without data-dependent shapes, so that engines can lift them over children
-    with ``torch.func.vmap``; the first need not if ``vectorised`` says so.
+    Subclass it, set ``spec`` and ``num_statistics``, and write ``__call__``, ``statistics`` and ``check_targets``;
+    ``docs/own-loss.md`` has a worked example. The first two must be pure tensor code without data-dependent shapes, so
+    that engines can lift them over children with ``torch.func.vmap``. With ``vectorised = False``, ``__call__`` need
+    not be.
 
     Attributes:
-        spec: the parameters, in groups, with start, range and step.
-        num_statistics: S, how many statistics describe one parameter.
-        vectorised: True if ``__call__`` is such code; False and engines train one child after another.
+        spec: the parameters, in groups, with start, range and beta.
+        num_statistics: S, the number of statistics of one parameter.
+        vectorised: whether vmap can lift ``__call__``; if False, children train one after another.
     """
 
     spec: ParameterSpec
@@ -34,11 +35,11 @@ class AdaptiveLoss(ABC):
 
     @cached_property
     def classes(self) -> Tensor:
-        """``spec.classes`` [P, 2], where :meth:`to` has put them."""
+        """``spec.classes`` [P, 2], on the device of the loss."""
         return self.spec.classes
 
     def to(self, device: torch.device | str) -> Self:
-        """Move all tensors of the loss to ``device``, in place: a step captured on a GPU may copy nothing to it."""
+        """Move all tensors of the loss to ``device``, in place: a captured iteration cannot copy from the CPU."""
         for name, value in {"classes": self.classes, **vars(self)}.items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.to(device))
@@ -50,8 +51,8 @@ class AdaptiveLoss(ABC):
 
     @abstractmethod
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """S(f, D_val): what the validation outputs say about each parameter [P, S], of order one."""
+        """S(f, D_val): statistics of the validation outputs for each parameter [P, S], of order one."""
 
     @abstractmethod
     def check_targets(self, targets: Tensor, name: str) -> None:
-        """Refuse labels this loss cannot use; ``name`` says whose they are, e.g. ``"val_loader"``."""
+        """Raise ``InputError`` for labels that this loss cannot use; ``name`` says where they are from."""

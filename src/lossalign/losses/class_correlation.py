@@ -1,4 +1,4 @@
-"""Eq. 6 and 7 of the paper: a loss that knows how classes relate, and the confusion that moves it."""
+"""Eq. 6 and 7 of the paper: the loss with class correlations, and its statistic, the confusion."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from lossalign.core import InputError, ParameterGroup, ParameterSpec
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.classes import check_groups, check_labels, check_shapes, class_pairs, symmetric
+from lossalign.losses.registry import LOSSES, LossEntry
 
 Form = Literal["sigmoid", "log-sigmoid"]
 
@@ -27,7 +28,7 @@ def class_correlation_loss(log_probs: Tensor, targets: Tensor, phi: Tensor, form
         log_probs: log f(x) [B, C].
         targets: labels [B].
         phi: class correlations Φ [C, C].
-        form: which of the two.
+        form: ``sigmoid`` or ``log-sigmoid``.
 
     Returns:
         The loss of every example [B], in (−1, 0) for ``sigmoid``.
@@ -70,7 +71,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
         num_classes: C.
         groups: which groups the controller may move.
         form: ``sigmoid`` (the printed equation) or ``log-sigmoid``.
-        step: β.
+        beta: β.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
         num_classes: int,
         groups: Sequence[str] = ("diagonal", "pairs"),
         form: Form = "sigmoid",
-        step: float = 0.1,
+        beta: float = 0.1,
     ) -> None:
         check_groups(groups, ("diagonal", "pairs"), num_classes)
         if form not in get_args(Form):
@@ -94,7 +95,7 @@ class ClassCorrelationLoss(AdaptiveLoss):
                     initial=1.0 if name == "diagonal" else 0.0,
                     low=-1.0,
                     high=1.0,
-                    step=step,
+                    beta=beta,
                     classes=pairs,
                 )
                 for name, pairs in layout.items()
@@ -123,3 +124,24 @@ class ClassCorrelationLoss(AdaptiveLoss):
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not 0 … C−1."""
         check_labels(targets, self.num_classes, name)
+
+
+_BOTH = ("diagonal", "pairs")
+LOSSES.add(
+    "class-correlation",
+    "the paper's classification loss, Eq. 6",
+    LossEntry(
+        make=lambda run: ClassCorrelationLoss(run.num_classes, run.groups or _BOTH),
+        groups=_BOTH,
+        stream="ClassCorrelationLoss",
+    ),
+)
+LOSSES.add(
+    "log-class-correlation",
+    "Eq. 6 with log σ instead of σ",
+    LossEntry(
+        make=lambda run: ClassCorrelationLoss(run.num_classes, run.groups or _BOTH, form="log-sigmoid"),
+        groups=_BOTH,
+        stream="ClassCorrelationLoss",
+    ),
+)

@@ -1,4 +1,4 @@
-"""What the classification losses share: labels, counts, groups of parameters, class pairs and their matrix."""
+"""Helpers of the classification losses: labels, counts, groups of parameters, class pairs and their matrix."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         ...
         lossalign.core.errors.InputError: targets: label 3 is out of range for num_classes=3; labels must be 0 … 2.
     """
-    if targets.dtype is not torch.long:  # bool and uint8 would index as a mask
-        raise InputError(f"{name}: labels have type {targets.dtype}; convert them with .long().")
+    if targets.dtype is not torch.long:  # bool and uint8 index as masks
+        raise InputError(f"{name}: labels have type {targets.dtype}; {_way_to_labels(targets)}.")
     if targets.ndim != 1:
         raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class index for each example.")
     if targets.numel() and (targets.min() < 0 or targets.max() >= num_classes):
@@ -31,6 +31,16 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
             f"{name}: label {int(wrong)} is out of range for num_classes={num_classes}; labels must be "
             f"0 … {num_classes - 1}."
         )
+
+
+def _way_to_labels(targets: Tensor) -> str:
+    """How to get class indices from targets of another type; ``.long()`` would turn soft labels into zeros."""
+    if targets.is_floating_point() and (targets.ndim != 1 or bool((targets != targets.round()).any())):
+        return (
+            "give class indices; for soft labels (mixup, label smoothing) mix the losses instead, e.g. "
+            "λ * aligner(outputs, y_a) + (1 - λ) * aligner(outputs, y_b)"
+        )
+    return "convert them with .long()"
 
 
 def check_shapes(outputs: Tensor, targets: Tensor, num_classes: int) -> None:
@@ -59,7 +69,7 @@ def check_groups(groups: Sequence[str], known: Sequence[str], num_classes: int) 
 
 
 def class_frequencies(counts: Sequence[float] | Tensor, num_classes: int, name: str) -> Tensor:
-    """π: counts or frequencies as shares that sum to 1 [C]; ``name`` is the argument they came by.
+    """π: counts or frequencies as shares that sum to 1 [C]; ``name`` is the argument that gave them.
 
     Example:
         >>> class_frequencies([30, 10], 2, "counts")
@@ -74,14 +84,25 @@ def class_frequencies(counts: Sequence[float] | Tensor, num_classes: int, name: 
     return given / given.sum()
 
 
-def class_group(name: str, classes: Pairs, *, low: float, high: float, step: float) -> ParameterGroup:
+def class_group(
+    name: str, classes: Pairs, *, low: float, high: float, beta: float, relative: bool = False, reading: str = ""
+) -> ParameterGroup:
     """Parameters that start at 0, one for each entry of ``classes``, labelled ``i`` or ``i·j``."""
-    labels = tuple(f"{i}" if i == j else f"{i}·{j}" for i, j in classes)
-    return ParameterGroup(name=name, labels=labels, initial=0.0, low=low, high=high, step=step, classes=classes)
+    return ParameterGroup(
+        name=name,
+        labels=tuple(f"{i}" if i == j else f"{i}·{j}" for i, j in classes),
+        initial=0.0,
+        low=low,
+        high=high,
+        beta=beta,
+        classes=classes,
+        relative=relative,
+        reading=reading,
+    )
 
 
 def class_pairs(num_classes: int, *, diagonal: bool, pairs: bool) -> dict[str, Pairs]:
-    """The classes each parameter of a symmetric matrix speaks of, by group.
+    """The classes that each parameter of a symmetric matrix belongs to, by group.
 
     Example:
         >>> class_pairs(3, diagonal=True, pairs=True)

@@ -19,6 +19,7 @@ from lossalign.losses.distances import (
     pair_mean,
     validation_pairs,
 )
+from lossalign.losses.registry import LOSSES, LossEntry
 
 POSITIVE = ("d²", "d^2.5", "d^1.5", "0.5e^(0.6d²)−0.5", "0.5e^(0.6d)−0.5")
 NEGATIVE = ("0.5/d", "0.2/d", "0.1/d²", "−log d", "−2 log d")
@@ -51,7 +52,7 @@ def positive_functions(d: Tensor) -> Tensor:
         >>> positive_functions(torch.tensor(1.0))
         tensor([1.0000, 1.0000, 1.0000, 0.4111, 0.4111])
     """
-    squared, root = d.square(), d.clamp(min=1e-12).sqrt()  # a power takes several times as long as a root
+    squared, root = d.square(), d.clamp(min=1e-12).sqrt()  # a power is several times slower than a root
     bent = (torch.expm1(0.6 * squared) / 2, torch.expm1(0.6 * d) / 2)
     return torch.stack([squared, squared * root, d * root, *bent], -1)
 
@@ -59,8 +60,8 @@ def positive_functions(d: Tensor) -> Tensor:
 def negative_functions(d: Tensor) -> Tensor:
     """F⁻_1 … F⁻_5 [..., 5] of distances [...]: 0.5/d, 0.2/d, 0.1/d², −log d, −2 log d.
 
-    Nearer than 0.1 each goes on along its tangent: a clamp would let go of the very pairs that must be pushed apart,
-    and without either the slope is without bound.
+    Below d = 0.1 each is extended linearly by its tangent. A clamp would have no gradient for the nearest negatives,
+    and without either the slope is unbounded.
 
     Example:
         >>> negative_functions(torch.tensor([1.0, 0.1, 0.0]))
@@ -99,8 +100,8 @@ def distance_mixture_loss(d_pos: Tensor, d_neg: Tensor, phi: Tensor) -> Tensor:
 
 
 def mixed(functions: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i Φ_i F_i [...] of values [..., 5] and weights [5], one after another: with products summed over the last axis,
-    Inductor (torch 2.13, CPU) gives the triplets' loss a wrong gradient under vmap.
+    """Σ_i Φ_i F_i [...] of values [..., 5] and weights [5], added in a loop: with a sum over the last axis, Inductor
+    (torch 2.13, CPU) gives the triplets' loss a wrong gradient under vmap.
 
     Example:
         >>> mixed(torch.tensor([[1.0, 2.0, 0.0, 0.0, 0.0]]), torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))
@@ -111,7 +112,7 @@ def mixed(functions: Tensor, weights: Tensor) -> Tensor:
 
 
 def kept_alive(weights: Tensor) -> Tensor:
-    """Weights of one side [5] whose sum is 0.05 at least; what is missing is added to the first, the paper's own.
+    """Weights of one side [5] whose sum is at least 0.05; the difference is added to the first, which the paper uses.
 
     Example:
         >>> kept_alive(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.04]))
@@ -157,11 +158,12 @@ def rescaled(phi: Tensor, log_ratio: Tensor | None = None, size: float | None = 
 
 
 def mixture_statistics(outputs: Tensor, targets: Tensor) -> Tensor:
-    """What validation embeddings say about each of the ten functions, and about the ratio of slopes.
+    """Statistics of validation embeddings for each of the ten functions, and for the ratio of slopes.
 
     For F_i: log(1 + its mean over the pairs of its side), then the same over each anchor's hardest pair, its farthest
-    positive or its nearest negative. F⁻_i is counted from F⁻_i(2), where it is least, so that none is negative. For the
-    ratio: log(1 + mean d⁻ / mean d⁺), of all and of the hardest pairs. Pairs are those of :func:`validation_pairs`.
+    positive or its nearest negative. F⁻_i(2), its smallest value, is subtracted from F⁻_i, so that none is negative.
+    For the ratio: log(1 + mean d⁻ / mean d⁺), of all and of the hardest pairs. Pairs are those of
+    :func:`validation_pairs`.
 
     Args:
         outputs: embeddings [V, D].
@@ -189,27 +191,27 @@ def mixture_statistics(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class DistanceMixtureLoss(EmbeddingLoss):
-    """Distance mixture (Eq. 9) over the embeddings of a batch: how far pairs pull and push, at each distance.
+    """Distance mixture (Eq. 9) over the embeddings of a batch: how strongly pairs pull and push at each distance.
 
         l_i = Σ_j w⁺_ij Σ_k Φ_k F⁺_k(d⁺_ij) + Σ_j w⁻_ij Σ_k Φ_{k+5} F⁻_k(d⁻_ij),   pairs and w of ``chosen_pairs``
 
-    The sum of each side's weights is taken as 0.05 at least (:func:`kept_alive`): Φ can neither stop pulling nor stop
-    pushing. Anchors without a positive or a negative have a loss of 0, and the others are scaled up so that the batch's
-    mean is theirs (``anchor_shares``).
+    The sum of each side's weights is at least 0.05 (:func:`kept_alive`), so Φ cannot turn off the positives or the
+    negatives. Anchors without a positive or a negative have a loss of 0, and the others are scaled up so that the
+    batch's mean is the mean over them (``anchor_shares``).
 
     Groups: ``positive`` and ``negative`` (Φ ∈ [0, 1]^5 each), ``ratio`` (r ∈ [−2, 2], the log of the negative over the
-    positive slope at d = 1; it then sets the ratio whatever Φ says, and the weights the shapes and the sum of slopes:
+    positive slope at d = 1; it then sets the ratio, and the weights set only the shapes and the sum of slopes:
     :func:`rescaled`). A group that is off stays at its start.
 
     Args:
-        framework: ``"triplet"``, semi-hard negatives, or ``"margin"``, negatives weighed by distance.
+        framework: ``"triplet"``, semi-hard negatives, or ``"margin"``, negatives weighted by distance.
         start: Φ_0 selects d² and 0.5/d; ``"paper"``: both with weight 1; ``"default"``: d² with 0.25, whose slopes at
             d = 1 are equal.
         normalised: keep the sum of both sides' slopes at d = 1 at that of Φ_0 (T of :func:`rescaled`), so that Φ
-            changes the shapes and the ratio, but not the size of the gradient: a control for a learning rate in
-            disguise.
+            changes the shapes and the ratio, but not the size of the gradient: a control that Φ does not just act
+            as a learning rate.
         groups: which groups the controller may move.
-        step: β; ``ratio`` moves by twice of it.
+        beta: β; ``ratio`` moves by 2 β.
 
     Example:
         >>> loss = DistanceMixtureLoss(start="paper")
@@ -223,7 +225,7 @@ class DistanceMixtureLoss(EmbeddingLoss):
         start: Start = "default",
         normalised: bool = False,
         groups: Sequence[str] = ("positive", "negative"),
-        step: float = 0.1,
+        beta: float = 0.1,
     ) -> None:
         check_choice("framework", framework, Framework)
         check_choice("start", start, Start)
@@ -234,17 +236,17 @@ class DistanceMixtureLoss(EmbeddingLoss):
         pull, push = (first, 0.0, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0)
         ratio = math.log(NEGATIVE_SLOPES[0] / (first * POSITIVE_SLOPES[0]))
         known = (
-            ParameterGroup(name="positive", labels=POSITIVE, initial=pull, low=0.0, high=1.0, step=step),
-            ParameterGroup(name="negative", labels=NEGATIVE, initial=push, low=0.0, high=1.0, step=step),
-            ParameterGroup(name="ratio", labels=("log ratio",), initial=ratio, low=-2.0, high=2.0, step=2 * step),
+            ParameterGroup(name="positive", labels=POSITIVE, initial=pull, low=0.0, high=1.0, beta=beta),
+            ParameterGroup(name="negative", labels=NEGATIVE, initial=push, low=0.0, high=1.0, beta=beta),
+            ParameterGroup(name="ratio", labels=("log ratio",), initial=ratio, low=-2.0, high=2.0, beta=2 * beta),
         )
         self.spec = ParameterSpec(tuple(group for group in known if group.name in groups))
-        self._slices = self.spec.slices  # worked out here: a compiler may not trace the lock of a cached property
+        self._slices = self.spec.slices  # computed here: a compiler cannot trace the lock of a cached property
         self._first = {"positive": pull[0], "negative": push[0]}
         self._size = first * POSITIVE_SLOPES[0] + NEGATIVE_SLOPES[0] if normalised else None
 
     def weights(self, phi: Tensor) -> Tensor:
-        """The weights of the ten functions [10] that ``phi`` [P] stands for."""
+        """The weights of the ten functions [10] under ``phi`` [P]."""
         part = {name: phi[where] for name, where in self._slices.items()}
         sides = [part[name] if name in part else self._start(name, phi) for name in ("positive", "negative")]
         mixed = torch.cat([kept_alive(side) for side in sides])
@@ -253,7 +255,7 @@ class DistanceMixtureLoss(EmbeddingLoss):
         return rescaled(mixed, part["ratio"][0] if "ratio" in part else None, self._size)
 
     def _start(self, name: str, phi: Tensor) -> Tensor:
-        """Φ_0 of a side [5]: its first function. Filled in place, as a captured step may not copy from the CPU."""
+        """Φ_0 of a side [5]: its first function. Filled in place, as a captured iteration cannot copy from the CPU."""
         return torch.cat([phi.new_full((1,), self._first[name]), phi.new_zeros(4)])
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -269,3 +271,23 @@ class DistanceMixtureLoss(EmbeddingLoss):
         """:func:`mixture_statistics` of each parameter's function [P, 2]."""
         table = mixture_statistics(outputs, targets)
         return torch.cat([table[_GROUPS[name]] for name in self._slices])
+
+
+_SIGNS = ("positive", "negative")
+
+
+def _entry(start: Start | None = None, normalised: bool = False) -> LossEntry:
+    return LossEntry(
+        make=lambda run: DistanceMixtureLoss(
+            run.framework, start or run.start, normalised=normalised, groups=_SIGNS if start else run.groups or _SIGNS
+        ),
+        groups=_SIGNS,
+        embeds=True,
+        stream="DistanceMixtureLoss",
+    )
+
+
+LOSSES.add("distance-mixture", "the paper's mixture of distance functions, Eq. 9", _entry())
+LOSSES.add("scale-matched", "Eq. 9 with the size of the gradient held", _entry(normalised=True))
+LOSSES.add("paper-mixture", "Eq. 9 from the paper's Φ_0", _entry("paper"))
+LOSSES.add("light-mixture", "Eq. 9 from a lighter weight on positives", _entry("default"))

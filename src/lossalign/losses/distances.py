@@ -1,7 +1,7 @@
-"""Distances between the embeddings of a batch, which pairs of it are positive and negative, and which are chosen.
+"""Distances between the embeddings of a batch, its positive and negative pairs, and the choice of negatives.
 
-Every distance is that of L2-normalised embeddings, so that any network may feed them. Pairs are those within the batch:
-with accumulation or several ranks, within its part. Nothing is drawn.
+Every distance is that of L2-normalised embeddings, so any network's outputs can be used. Pairs are formed within
+the batch; with accumulation or several ranks, within its part. Nothing is random.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Framework = Literal["triplet", "margin"]
 Start = Literal["default", "paper"]
 
 _LEAST_DISTANCE = 1e-3  # keeps the gradient of the root finite; float32 cannot tell directions that are nearer
-_LEAST_NORM = 1e-6  # of an embedding: keeps the gradient finite where a network puts out zeros
+_LEAST_NORM = 1e-6  # of an embedding: keeps the gradient finite where a network outputs zeros
 _WEIGHED_FROM, _LEFT_OUT_FROM = 0.5, 1.4  # Wu et al. 2017
 _ANCHORS = 64
 
 
 def cosines(embeddings: Tensor, others: Tensor) -> Tensor:
-    """cos(x_i, y_j) [A, B] of embeddings x [A, D] and y [B, D], in float32 whatever autocast says.
+    """cos(x_i, y_j) [A, B] of embeddings x [A, D] and y [B, D], in float32, also under autocast.
 
     Example:
         >>> cosines(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, -1.0]]))
@@ -37,7 +37,7 @@ def cosines(embeddings: Tensor, others: Tensor) -> Tensor:
 
 
 def pairwise_distances(embeddings: Tensor, others: Tensor | None = None) -> Tensor:
-    """d_ij = ‖ x_i/‖x_i‖ − y_j/‖y_j‖ ‖ = √(2 − 2 cos(x_i, y_j)), taken as 0.001 at least and 2 at most.
+    """d_ij = ‖ x_i/‖x_i‖ − y_j/‖y_j‖ ‖ = √(2 − 2 cos(x_i, y_j)), limited to [0.001, 2].
 
     Args:
         embeddings: x [A, D], of any length.
@@ -78,15 +78,15 @@ def pair_masks(targets: Tensor, anchors: Tensor | None = None) -> tuple[Tensor, 
 def semi_hard(d: Tensor, negative: Tensor) -> Tensor:
     """For every pair (i, j) the distance of i to its nearest negative that is farther than j.
 
-    Where there is none, the distance to i's farthest negative, the least wrong of those that are nearer than j: FaceNet
-    does not say, this is what TensorFlow's ``triplet_semihard_loss`` does.
+    Where there is none, the distance to i's farthest negative, as in TensorFlow's ``triplet_semihard_loss``; the
+    FaceNet paper does not define this case.
 
     Args:
         d: distances [A, B].
         negative: bool [A, B].
 
     Returns:
-        Distances [A, B] that carry the gradient of the chosen negatives; without meaning in rows without negatives.
+        Distances [A, B] that carry the gradient of the chosen negatives; meaningless in rows without negatives.
 
     Example:
         >>> d = torch.tensor([[0.0, 0.5, 0.4, 0.6, 0.9]])
@@ -101,13 +101,13 @@ def semi_hard(d: Tensor, negative: Tensor) -> Tensor:
 
 
 def distance_weights(d: Tensor, negative: Tensor, dimensions: int) -> Tensor:
-    """How probable each negative of an anchor is under distance-weighted sampling (Wu et al., ICCV 2017).
+    """Probability of each negative of an anchor under distance-weighted sampling (Wu et al., ICCV 2017).
 
         P(j) ∝ 1 / q(max(d_ij, 0.5)) for negatives j with d_ij < 1.4,
         log q(d) = (D − 2) log d + (D − 3)/2 · log(1 − d²/4)
 
-    q is the density of distances between random points on the sphere. A loss weighed by P is the mean of what a draw
-    would give: its gradient has the same mean, and less noise.
+    q is the density of distances between random points on the sphere. A loss weighted by P is the expected value of a
+    sampled loss: its gradient has the same mean and less noise.
 
     Args:
         d: distances [A, B].
@@ -132,8 +132,8 @@ def distance_weights(d: Tensor, negative: Tensor, dimensions: int) -> Tensor:
 def anchor_shares(positive: Tensor, negative: Tensor) -> Tensor:
     """Weights under which a batch's mean is the mean over the anchors that have a positive and a negative.
 
-    Such an anchor weighs B over their number, any other 0: how many samples of a batch happen to have no partner does
-    not scale the loss. With as many samples of each class as of any other all weigh 1.
+    The weight of such an anchor is B over their number, of any other 0, so samples without a partner do not scale the
+    loss. If all classes have the same number of samples, all weights are 1.
 
     Args:
         positive: bool [B, B].
@@ -155,9 +155,9 @@ class Pairs(NamedTuple):
 
     Attributes:
         d_pos: distances of anchors to positives [B, B].
-        w_pos: how much each of them counts [B, B], 0 where there is no pair.
+        w_pos: their weights [B, B], 0 where there is no pair.
         d_neg: distances of anchors to negatives [B, B].
-        w_neg: how much each of them counts [B, B], 0 where there is no pair.
+        w_neg: their weights [B, B], 0 where there is no pair.
     """
 
     d_pos: Tensor
@@ -167,7 +167,7 @@ class Pairs(NamedTuple):
 
 
 def chosen_pairs(embeddings: Tensor, targets: Tensor, framework: Framework) -> Pairs:
-    """All positives of every anchor, and its negatives as a framework picks them.
+    """All positives of every anchor, and the negatives that the framework picks.
 
     ``triplet``: for each positive the :func:`semi_hard` negative. ``margin``: for each positive the mean over the
     anchor's negatives under :func:`distance_weights`. Both sides are means over the anchor's positives, times
@@ -195,10 +195,9 @@ def chosen_pairs(embeddings: Tensor, targets: Tensor, framework: Framework) -> P
 
 
 def validation_pairs(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances from 64 anchors, spread evenly over a validation set, to all of it, and which pairs are of which kind.
+    """Distances from 64 anchors, spread evenly over a validation set, to all of it, and the pair masks.
 
-    The anchors are the same whenever they are asked for, and each meets all its partners in whatever order the samples
-    come.
+    The anchors are the same in every call, and each is paired with all samples, whatever their order.
 
     Args:
         outputs: embeddings [V, D].
@@ -218,7 +217,7 @@ def validation_pairs(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def pair_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean [...] of values [*mask's shape, ...] where ``mask`` is true; 0 where it is nowhere.
+    """Mean [...] of values [*mask's shape, ...] where ``mask`` is true; 0 if it is true nowhere.
 
     Example:
         >>> pair_mean(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([False, True]))
@@ -230,7 +229,7 @@ def pair_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 class EmbeddingLoss(AdaptiveLoss):
-    """What the losses over the embeddings [B, D] of a batch share: labels [B] of any classes, and two statistics.
+    """Base class of losses on the embeddings [B, D] of a batch: labels [B] of any classes, and two statistics.
 
     The network's outputs are the embeddings; they need not be normalised.
     """
@@ -247,7 +246,7 @@ class EmbeddingLoss(AdaptiveLoss):
             raise InputError(f"{name}: label {int(targets.min())} is negative; number the classes from 0.")
 
     def check_pairs(self, targets: Tensor, name: str) -> None:
-        """Refuse a validation set that makes no positive or no negative pair; a batch may, and has a loss of 0."""
+        """Raise ``InputError`` if a validation set has no positive or no negative pair; a batch may have none."""
         classes, counts = targets.unique(return_counts=True)
         if len(classes) < 2 or counts.max() < 2:
             raise InputError(
@@ -273,7 +272,7 @@ def check_embeddings(outputs: Tensor, targets: Tensor) -> None:
 
 
 def check_choice(name: str, value: str, kind: object) -> None:
-    """Refuse a word that is none of a ``Literal``'s.
+    """Raise ``InputError`` for a value that is not one of a ``Literal``'s.
 
     Example:
         >>> check_choice("framework", "quadruplet", Framework)

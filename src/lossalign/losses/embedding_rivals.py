@@ -1,4 +1,4 @@
-"""Fixed losses of metric learning, as rivals: their parameters are there to be left at their start."""
+"""Rival losses of metric learning, whose parameters stay at their start."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lossalign.losses.distances import (
     validation_pairs,
 )
 from lossalign.losses.focal_weighting import log_one_plus_sum
+from lossalign.losses.registry import LOSSES, LossEntry
 
 
 def margin_loss(d: Tensor, sign: float, margin: float | Tensor, boundary: float | Tensor) -> Tensor:
@@ -124,11 +125,11 @@ class Rival(EmbeddingLoss):
 class TripletLoss(Rival):
     """The triplet loss (Eq. 8) with semi-hard negatives, its mean over an anchor's positives.
 
-    The mean is over all triplets, not over those with a loss above 0 only. Group: ``margin`` (η ∈ [0, 1]).
+    The mean includes triplets with a loss of 0. Group: ``margin`` (η ∈ [0, 1]).
 
     Args:
         margin: η, between squared distances.
-        step: β of η.
+        beta: β of η.
 
     Example:
         >>> loss = TripletLoss()
@@ -136,8 +137,8 @@ class TripletLoss(Rival):
         tensor([0.2000, 0.2000, 0.2000, 0.2000])
     """
 
-    def __init__(self, margin: float = 0.2, step: float = 0.05) -> None:
-        super().__init__(_one("margin", "η", margin, 0.0, 1.0, step))
+    def __init__(self, margin: float = 0.2, beta: float = 0.05) -> None:
+        super().__init__(_one("margin", "η", margin, 0.0, 1.0, beta))
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every anchor [B], from embeddings [B, D] and labels [B]."""
@@ -147,15 +148,15 @@ class TripletLoss(Rival):
 
 
 class MarginLoss(Rival):
-    """The margin loss (Wu et al. 2017) with one β for all classes, negatives weighed by distance.
+    """The margin loss (Wu et al. 2017) with one β for all classes, negatives weighted by distance.
 
-    As many negatives as positives, in the mean of their draws; the mean is over all of them, not over pairs with a loss
-    above 0 only. Groups: ``margin`` (α ∈ [0, 1]) and ``boundary`` (β ∈ [0.2, 1.8]).
+    Negatives count as much as positives, each with its expected number of draws; the mean includes pairs with a loss
+    of 0. Groups: ``margin`` (α ∈ [0, 1]) and ``boundary`` (β ∈ [0.2, 1.8]).
 
     Args:
         margin: α.
-        boundary: β, the distance that parts positives from negatives.
-        step: how far one action moves α; β moves by twice of it.
+        boundary: β, the distance that separates positives from negatives.
+        beta: how far one action moves α; β moves by twice as much.
 
     Example:
         >>> loss = MarginLoss(boundary=1.5)
@@ -163,9 +164,9 @@ class MarginLoss(Rival):
         tensor([0.1142, 0.1142, 0.1142, 0.1142])
     """
 
-    def __init__(self, margin: float = 0.2, boundary: float = 1.2, step: float = 0.05) -> None:
+    def __init__(self, margin: float = 0.2, boundary: float = 1.2, beta: float = 0.05) -> None:
         super().__init__(
-            _one("margin", "α", margin, 0.0, 1.0, step), _one("boundary", "β", boundary, 0.2, 1.8, 2 * step)
+            _one("margin", "α", margin, 0.0, 1.0, beta), _one("boundary", "β", boundary, 0.2, 1.8, 2 * beta)
         )
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -180,8 +181,8 @@ class ContrastiveLoss(Rival):
     """The contrastive loss (Hadsell et al. 2006) over all pairs of a batch. Group: ``margin`` (m ∈ [0, 2]).
 
     Args:
-        margin: m, the distance from which negatives are left alone.
-        step: β of m.
+        margin: m, the distance from which negatives have a loss of 0.
+        beta: β of m.
 
     Example:
         >>> loss = ContrastiveLoss()
@@ -189,8 +190,8 @@ class ContrastiveLoss(Rival):
         tensor([2.0000, 2.0000, 2.0000, 2.0000])
     """
 
-    def __init__(self, margin: float = 1.0, step: float = 0.1) -> None:
-        super().__init__(_one("margin", "m", margin, 0.0, 2.0, step))
+    def __init__(self, margin: float = 1.0, beta: float = 0.1) -> None:
+        super().__init__(_one("margin", "m", margin, 0.0, 2.0, beta))
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every anchor [B], from embeddings [B, D] and labels [B]."""
@@ -204,11 +205,11 @@ class MultiSimilarityLoss(Rival):
     """The multi-similarity loss (Wang et al. 2019) with its mining. Group: ``sharpness`` (log α, log β ∈ [−1, 5]).
 
     Args:
-        alpha: α, of positives.
-        beta: β, of negatives.
-        threshold: λ, the cosine that parts positives from negatives.
+        pull: α, of positives.
+        push: β, of negatives.
+        threshold: λ, the cosine that separates positives from negatives.
         slack: ε of the mining.
-        step: how far one action moves log α and log β.
+        beta: how far one action moves log α and log β.
 
     Example:
         >>> loss = MultiSimilarityLoss()
@@ -218,15 +219,15 @@ class MultiSimilarityLoss(Rival):
 
     def __init__(
         self,
-        alpha: float = 2.0,
-        beta: float = 50.0,
+        pull: float = 2.0,
+        push: float = 50.0,
         threshold: float = 0.5,
         slack: float = 0.1,
-        step: float = 0.2,
+        beta: float = 0.2,
     ) -> None:
-        start = (math.log(alpha), math.log(beta))
+        start = (math.log(pull), math.log(push))
         labels = ("log α", "log β")
-        super().__init__(ParameterGroup(name="sharpness", labels=labels, initial=start, low=-1.0, high=5.0, step=step))
+        super().__init__(ParameterGroup(name="sharpness", labels=labels, initial=start, low=-1.0, high=5.0, beta=beta))
         self.threshold, self.slack = threshold, slack
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -239,5 +240,17 @@ class MultiSimilarityLoss(Rival):
         return anchor_shares(positive, negative) * loss
 
 
-def _one(name: str, label: str, initial: float, low: float, high: float, step: float) -> ParameterGroup:
-    return ParameterGroup(name=name, labels=(label,), initial=initial, low=low, high=high, step=step)
+def _one(name: str, label: str, initial: float, low: float, high: float, beta: float) -> ParameterGroup:
+    return ParameterGroup(name=name, labels=(label,), initial=initial, low=low, high=high, beta=beta)
+
+
+def _fixed(kind: type[Rival], stream: str) -> LossEntry:
+    return LossEntry(make=lambda run: kind(), embeds=True, stream=stream)
+
+
+LOSSES.add("triplet", "triplet loss with semi-hard negatives, Eq. 8", _fixed(TripletLoss, "TripletLoss"))
+LOSSES.add("margin", "margin loss (Wu et al. 2017)", _fixed(MarginLoss, "MarginLoss"))
+LOSSES.add("contrastive", "contrastive loss (Hadsell et al. 2006)", _fixed(ContrastiveLoss, "ContrastiveLoss"))
+LOSSES.add(
+    "multi-similarity", "multi-similarity loss (Wang et al. 2019)", _fixed(MultiSimilarityLoss, "MultiSimilarityLoss")
+)

@@ -1,4 +1,4 @@
-"""Focal weighting (Eq. 10): how much the hard pairs of an anchor count before the easy ones."""
+"""Focal weighting (Eq. 10): how much more the hard pairs of an anchor count than the easy ones."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lossalign.losses.distances import (
     pairwise_distances,
     validation_pairs,
 )
+from lossalign.losses.registry import LOSSES, LossEntry
 
 
 def log_one_plus_sum(exponents: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -63,7 +64,7 @@ def focal_weighting_loss(
         d_neg: d⁻ [..., N], distances of an anchor to its negatives.
         phi: Φ [2], both above 0.
         offset: α.
-        positive: p [..., P], which of ``d_pos`` are pairs: a bool mask, or how much each counts. All 1 if None.
+        positive: p [..., P], which of ``d_pos`` are pairs: a bool mask, or weights. All 1 if None.
         negative: n [..., N], the same for ``d_neg``.
 
     Returns:
@@ -83,16 +84,17 @@ class FocalWeightingLoss(EmbeddingLoss):
     """Focal weighting (Eq. 10) over the embeddings of a batch.
 
     The sums run over all positives and negatives of an anchor in the batch. In the framework ``margin`` its negatives
-    count as ``distance_weights`` say, together as many as it has positives. Anchors without a positive or a negative
-    have a loss of 0, and the others are scaled up so that the batch's mean is theirs (``anchor_shares``).
+    are weighted by ``distance_weights``; the weights sum to the number of its positives. Anchors without a positive or
+    a negative have a loss of 0, and the others are scaled up so that the batch's mean is the mean over them
+    (``anchor_shares``).
 
     Group: ``focus`` (log Φ_1 and log Φ_2, Φ ∈ [0.1, 10]), which moves Φ by factors.
 
     Args:
-        framework: ``"triplet"``, all negatives alike, or ``"margin"``, negatives weighed by distance.
+        framework: ``"triplet"``, all negatives with the same weight, or ``"margin"``, negatives weighted by distance.
         start: Φ_0; ``"paper"`` (1, 1), ``"default"`` (2, 10), the best fixed Φ of a small search.
         offset: α.
-        step: β of log Φ.
+        beta: β of log Φ.
 
     Example:
         >>> loss = FocalWeightingLoss(start="paper")
@@ -101,7 +103,7 @@ class FocalWeightingLoss(EmbeddingLoss):
     """
 
     def __init__(
-        self, framework: Framework = "triplet", start: Start = "default", offset: float = 1.0, step: float = 0.2
+        self, framework: Framework = "triplet", start: Start = "default", offset: float = 1.0, beta: float = 0.2
     ) -> None:
         check_choice("framework", framework, Framework)
         check_choice("start", start, Start)
@@ -110,7 +112,7 @@ class FocalWeightingLoss(EmbeddingLoss):
         first = (0.0, 0.0) if start == "paper" else (math.log(2), math.log(10))
         low, high = math.log(0.1), math.log(10)
         group = ParameterGroup(
-            name="focus", labels=("positive", "negative"), initial=first, low=low, high=high, step=step
+            name="focus", labels=("positive", "negative"), initial=first, low=low, high=high, beta=beta
         )
         self.spec = ParameterSpec((group,))
 
@@ -131,3 +133,20 @@ class FocalWeightingLoss(EmbeddingLoss):
         means = [pair_mean(d, mask) for mask in masks]
         spreads = [pair_mean((d - mean).square(), mask).sqrt() for mean, mask in zip(means, masks, strict=True)]
         return torch.stack([torch.stack(means), torch.stack(spreads)], -1)
+
+
+LOSSES.add(
+    "focal-weighting",
+    "the paper's focal weighting of distances, Eq. 10",
+    LossEntry(make=lambda run: FocalWeightingLoss(run.framework, run.start), groups=("focus",), embeds=True),
+)
+LOSSES.add(
+    "sharp-focal",
+    "Eq. 10 from (2, 10)",
+    LossEntry(
+        make=lambda run: FocalWeightingLoss(run.framework, "default"),
+        groups=("focus",),
+        embeds=True,
+        stream="FocalWeightingLoss",
+    ),
+)

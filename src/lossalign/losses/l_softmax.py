@@ -13,12 +13,13 @@ from lossalign.core import InputError, ParameterGroup, ParameterSpec
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
 from lossalign.losses.classes import check_groups, check_labels, check_shapes
+from lossalign.losses.registry import LOSSES, LossEntry
 
 
 def angular_margin(cosine: Tensor, multiple: int) -> Tensor:
     """ψ(θ) = (−1)^k cos(mθ) − 2k for θ ∈ [kπ/m, (k+1)π/m]: falls from 1 to 1 − 2m, m times as fast as cos θ.
 
-    cos(mθ) is Chebyshev's polynomial T_m(cos θ), so that no gradient is infinite where θ is 0 or π.
+    cos(mθ) is Chebyshev's polynomial T_m(cos θ), so that gradients are finite where θ is 0 or π.
 
     Args:
         cosine: cos θ, any shape.
@@ -41,7 +42,7 @@ def l_softmax_loss(logits: Tensor, targets: Tensor, strength: Tensor, scale: flo
 
         l(z, y) = −log softmax( z with z_y replaced by s · [ (1 − a) cos θ_y + a ψ(θ_y) ] )_y,   a = 1 / (1 + λ)
 
-    λ is the authors' annealing: large at the start, 5 in the end.
+    The authors anneal λ: large at the start, 5 at the end.
 
     Args:
         logits: z = s · cos θ [B, C], as ``CosineLinear`` gives them: weights and features have length one.
@@ -73,7 +74,7 @@ class LSoftmaxLoss(AdaptiveLoss):
         groups: which groups the controller may move.
         scale: s, the scale of the model's logits.
         multiple: m.
-        step: β.
+        beta: β.
 
     Example:
         >>> loss = LSoftmaxLoss(num_classes=2)
@@ -87,7 +88,7 @@ class LSoftmaxLoss(AdaptiveLoss):
         groups: Sequence[str] = ("strength",),
         scale: float = 30.0,
         multiple: int = 2,
-        step: float = 0.05,
+        beta: float = 0.05,
     ) -> None:
         check_groups(groups, ("strength",), num_classes)
         if scale <= 0:
@@ -95,7 +96,7 @@ class LSoftmaxLoss(AdaptiveLoss):
         if multiple < 1:
             raise InputError(f"multiple={multiple}: an angle is multiplied by a whole number, at least 1.")
         self.num_classes, self.scale, self.multiple = num_classes, scale, multiple
-        group = ParameterGroup(name="strength", labels=("a",), initial=0.0, low=0.0, high=1.0, step=step)
+        group = ParameterGroup(name="strength", labels=("a",), initial=0.0, low=0.0, high=1.0, beta=beta)
         self.spec = ParameterSpec((group,))
         self.num_statistics = 1
 
@@ -111,3 +112,14 @@ class LSoftmaxLoss(AdaptiveLoss):
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not 0 … C−1."""
         check_labels(targets, self.num_classes, name)
+
+
+LOSSES.add(
+    "l-softmax",
+    "large-margin softmax (Liu et al. 2016); needs a model that ends in +cosine",
+    LossEntry(
+        make=lambda run: LSoftmaxLoss(run.num_classes, run.groups or ("strength",)),
+        groups=("strength",),
+        stream="LSoftmaxLoss",
+    ),
+)

@@ -20,6 +20,7 @@ from lossalign.losses.classes import (
     class_group,
     class_pairs,
 )
+from lossalign.losses.registry import LOSSES, LossEntry
 
 
 def ldam_margins(counts: Tensor, largest: float = 0.5) -> Tensor:
@@ -76,7 +77,7 @@ class LDAMLoss(AdaptiveLoss):
         counts: training samples of each class; they set the margins Δ and π.
         groups: which groups the controller may move.
         scale: s, the scale of the model's logits.
-        step: β.
+        beta: β.
 
     Example:
         >>> loss = LDAMLoss(2, counts=[160, 10])
@@ -92,7 +93,7 @@ class LDAMLoss(AdaptiveLoss):
         counts: Sequence[float] | Tensor,
         groups: Sequence[str] = ("weights",),
         scale: float = 30.0,
-        step: float = 0.3,
+        beta: float = 0.3,
     ) -> None:
         check_groups(groups, ("weights",), num_classes)
         if scale <= 0:
@@ -102,7 +103,9 @@ class LDAMLoss(AdaptiveLoss):
         self.frequencies = class_frequencies(counts, num_classes, "counts")
         self.margins = ldam_margins(self.frequencies)
         classes = class_pairs(num_classes, diagonal=True, pairs=False)["diagonal"]
-        self.spec = ParameterSpec((class_group("weights", classes, low=-3.0, high=3.0, step=step),))
+        self.spec = ParameterSpec(
+            (class_group("weights", classes, low=-3.0, high=3.0, beta=beta, reading="higher favours the class"),)
+        )
         self.num_statistics = 1
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
@@ -119,3 +122,14 @@ class LDAMLoss(AdaptiveLoss):
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not 0 … C−1."""
         check_labels(targets, self.num_classes, name)
+
+
+LOSSES.add(
+    "ldam",
+    "label-distribution-aware margins (Cao et al. 2019); needs a model that ends in +cosine",
+    LossEntry(
+        make=lambda run: LDAMLoss(run.num_classes, run.counts, run.groups or ("weights",)),
+        groups=("weights",),
+        stream="LDAMLoss",
+    ),
+)

@@ -1,4 +1,4 @@
-"""Losses of the package pytorch-metric-learning, as they are: the rest of the library sees one more embedding loss."""
+"""Losses of the package pytorch-metric-learning, wrapped as embedding losses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from lossalign.core import InputError, ParameterGroup
 from lossalign.losses.distances import check_embeddings
 from lossalign.losses.embedding_rivals import Rival
+from lossalign.losses.registry import PREFIXES, LossEntry
 
 PREFIX = "pml-"
-"""What the names of the package's losses begin with here: ``multi-similarity`` alone is ours."""
+"""Prefix of the names of the package's losses; without it, e.g. ``multi-similarity``, the loss is lossalign's."""
 
 _SOME = ", ".join(PREFIX + name for name in ("multi-similarity", "triplet-margin", "n-pairs", "circle", "nt-xent"))
 _REMEMBERING = ("CrossBatchMemory", "DynamicSoftMarginLoss")
@@ -26,7 +27,7 @@ class MetricLearningLoss(Rival):
         l_i = e^Φ · loss(embeddings, labels, miner(embeddings, labels)),   the same for every anchor i
 
     The package gives one number for a batch, reduced as the loss object says; the mean over the anchors is that number.
-    It is worked out in float32. The package's code depends on values, so that children train one after another.
+    It is computed in float32. The package's code branches on values, so children train one after another.
 
     Group: ``scale`` (log weight ∈ [log 0.1, log 10], from 0).
 
@@ -34,7 +35,7 @@ class MetricLearningLoss(Rival):
         loss: the loss object, without weights of its own (proxies, class centres) and without a memory of earlier
             batches, which all children would share.
         miner: a miner object of the package; all pairs or triplets if None.
-        step: how far one action moves the log weight.
+        beta: how far one action moves the log weight.
 
     Example:
         >>> from pytorch_metric_learning.losses import TripletMarginLoss
@@ -46,11 +47,11 @@ class MetricLearningLoss(Rival):
     vectorised = False
 
     def __init__(
-        self, loss: nn.Module, miner: Callable[[Tensor, Tensor], Any] | None = None, step: float = 0.1
+        self, loss: nn.Module, miner: Callable[[Tensor, Tensor], Any] | None = None, beta: float = 0.1
     ) -> None:
         _check_stateless(loss)
         far = math.log(10.0)
-        group = ParameterGroup(name="scale", labels=("log weight",), initial=0.0, low=-far, high=far, step=step)
+        group = ParameterGroup(name="scale", labels=("log weight",), initial=0.0, low=-far, high=far, beta=beta)
         super().__init__(group)
         self._loss, self._miner = loss, miner
 
@@ -65,10 +66,10 @@ class MetricLearningLoss(Rival):
 
 
 def metric_learning_loss(name: str) -> MetricLearningLoss:
-    """The loss of pytorch-metric-learning called ``name``, as the package makes it when it is told nothing.
+    """The loss of pytorch-metric-learning called ``name``, with the package's default arguments.
 
     Args:
-        name: ``pml-`` and the name of its class in small letters, without "Loss"; further dashes do not matter:
+        name: ``pml-`` and the name of its class in lower case, without "Loss"; dashes within it are ignored:
             ``"pml-n-pairs"`` is ``NPairsLoss``.
 
     Example:
@@ -80,19 +81,19 @@ def metric_learning_loss(name: str) -> MetricLearningLoss:
         from pytorch_metric_learning import losses
     except ModuleNotFoundError as error:
         raise InputError(
-            f"loss {name!r} is one of pytorch-metric-learning, which is not installed; "
+            f"loss {name!r} needs the package pytorch-metric-learning, which is not installed; "
             'run pip install "lossalign[metric]".'
         ) from error
     kinds = {kind.lower(): kind for kind in dir(losses)}
     kind = kinds.get(name.removeprefix(PREFIX).replace("-", "") + "loss")
     if kind is None:
         raise InputError(
-            f"loss {name!r} is unknown to pytorch-metric-learning; choose one of its losses, e.g. {_SOME}."
+            f"loss {name!r}: pytorch-metric-learning has no such loss; choose one of its losses, e.g. {_SOME}."
         )
     try:
         loss = getattr(losses, kind)()
         loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-    except Exception as error:  # whatever the package raises where it is told too little
+    except Exception as error:  # anything the package raises if arguments are missing
         raise InputError(
             f"loss {name!r}: {kind} needs more than embeddings and labels, such as weights for the training classes; "
             f"choose another, e.g. {_SOME}."
@@ -103,8 +104,13 @@ def metric_learning_loss(name: str) -> MetricLearningLoss:
 def _check_stateless(loss: nn.Module) -> None:
     name = type(loss).__name__
     if next(loss.parameters(), None) is not None:
-        raise InputError(f"loss={name}: it has weights of its own, which nobody would train; choose a loss of pairs.")
+        raise InputError(f"loss={name}: it has trainable weights, which would not be trained; choose a loss of pairs.")
     if any(type(part).__name__ in _REMEMBERING for part in loss.modules()):
         raise InputError(
-            f"loss={name}: it remembers earlier batches, and all children would share them; choose a loss of one batch."
+            f"loss={name}: it keeps earlier batches, which all children would share; choose a loss of one batch."
         )
+
+
+PREFIXES[PREFIX] = lambda name: LossEntry(
+    make=lambda run: metric_learning_loss(name), embeds=True, stream="MetricLearningLoss"
+)

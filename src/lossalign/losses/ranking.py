@@ -1,4 +1,4 @@
-"""How well a batch is ranked, as functions with a gradient, and how well a validation set is ranked, exactly.
+"""Ranking losses of a batch, with a gradient, and exact ranking errors of a validation set.
 
 Labels come in two forms. One class an example: ``targets`` [B] of class indices, ranked by softmax probability. Any
 number of classes an example: ``targets`` [B, C] of 0 and 1, each class ranked by its own logit.
@@ -14,17 +14,17 @@ from torch import Tensor
 def pairwise_ranking(
     scores: Tensor, positive: Tensor, margin: float | Tensor = 1.0, temperature: float | Tensor = 1.0
 ) -> Tensor:
-    """How far an example leads, in its class, those that are not of the class; a surrogate of 1 − AUROC.
+    """Smooth hinge on the lead of each positive over the negatives of its class; a surrogate of 1 − AUROC.
 
         l_i = mean over the batch's negatives j of τ · softplus( (m − (s_i − s_j)) / τ ),   i positive
 
-    A smooth hinge: a pair pulls with a slope in (0, 1), which is 1/2 where s_i leads s_j by m.
+    The slope of a pair is in (0, 1), and 1/2 where s_i leads s_j by m.
 
     Args:
         scores: s [B] of one class, or [B, C] of all.
         positive: bool, of the shape of ``scores``; or labels [B] with scores [B, C]: then only each example's own class
             is ranked, with matrices [B, B] in place of [B, B, C].
-        margin: m, the lead at which a pair is held to be right; one number, or one for each class [C].
+        margin: m, the lead that is wanted of a pair; one number, or one for each class [C].
         temperature: τ, below 1 closer to a hinge, above 1 closer to a line.
 
     Returns:
@@ -103,9 +103,10 @@ def log_probabilities(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def ranking_scores(outputs: Tensor, targets: Tensor) -> Tensor:
-    """What a ranking metric orders examples by, for each class, on a scale that does not saturate where it can.
+    """Scores that order examples as a ranking metric does, for each class, and saturate as little as possible.
 
-    Labels [B, C]: the logits. Labels [B]: log p_c; with two classes the log-odds ±(z_1 − z_0), which rank alike.
+    Labels [B, C]: the logits. Labels [B]: log p_c; with two classes the log-odds ±(z_1 − z_0), which give the same
+    order.
 
     Args:
         outputs: logits [B, C].
@@ -126,9 +127,9 @@ def ranking_scores(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def class_balance(positive: Tensor) -> Tensor:
-    """Weights B / (K n_c) under which a batch's mean is the mean over its K classes of the mean over their examples.
+    """Weights B / (K n_c) under which a batch's mean is the mean over its K classes of the mean over each class.
 
-    As the macro average of a metric does, this lets every class count the same; classes without examples are left out.
+    As in the macro average of a metric, every class counts the same; classes without examples are left out.
 
     Args:
         positive: which examples are of which class, bool [B, C]; n_c are of class c.
@@ -185,11 +186,11 @@ def _first_of_tie(ranked: Tensor) -> Tensor:
 
 
 def ranking_statistics(outputs: Tensor, targets: Tensor) -> Tensor:
-    """What validation outputs say about how a class is ranked.
+    """Statistics of how each class is ranked in validation outputs.
 
     In order: log(1 + mean of −log p_c over the examples of class c); the share of wrongly ordered pairs, 1 − AUROC_c;
-    1 − average precision of class c, which differs between two classes where the share of wrong pairs cannot. A class
-    without examples has zeros.
+    1 − average precision of class c, which differs between two classes where the share of wrong pairs is the same. A
+    class without examples has zeros.
 
     Args:
         outputs: logits [V, C].

@@ -1,4 +1,4 @@
-"""Losses for metrics of ranking: one whose parameters AUCPR and AUROC can see, and two fixed rivals."""
+"""Losses for ranking metrics: one with parameters that affect AUCPR and AUROC, and two fixed rivals."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lossalign.losses.ranking import (
     ranking_statistics,
     smooth_ap,
 )
+from lossalign.losses.registry import LOSSES, LossEntry
 
 _LEAST_MISS = 1e-6  # of 1 − p: keeps (1 − p)^γ and its gradient finite at p = 1
 
@@ -28,12 +29,12 @@ _LEAST_MISS = 1e-6  # of 1 − p: keeps (1 − p)^γ and its gradient finite at 
 def base_loss(outputs: Tensor, targets: Tensor, gamma: Tensor | None = None) -> Tensor:
     """Cross-entropy, or binary cross-entropy of each class, times the focal factor.
 
-        l = (1 − p)^γ · (−log p),   p the probability of what is true
+        l = (1 − p)^γ · (−log p),   p the probability of the true label
 
     Args:
         outputs: logits [B, C].
         targets: labels [B], or [B, C] of 0 and 1.
-        gamma: γ_c [C]; none if None. γ > 0 looks at what is wrong, γ < 0 at what is nearly right.
+        gamma: γ_c [C]; none if None. γ > 0 emphasises wrong examples, γ < 0 nearly right ones.
 
     Returns:
         l of every example [B], or of every example and class [B, C], in float32.
@@ -53,7 +54,7 @@ def base_loss(outputs: Tensor, targets: Tensor, gamma: Tensor | None = None) -> 
 
 
 class _RankedLoss(AdaptiveLoss):
-    """What the losses of this file share: both forms of labels, and statistics."""
+    """Base class of the losses in this file: both forms of labels, and statistics."""
 
     num_statistics = 3
 
@@ -62,9 +63,9 @@ class _RankedLoss(AdaptiveLoss):
         self.spec = spec
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """:func:`ranking_statistics` of a parameter's class; their mean where it speaks of all classes [P, 3]."""
+        """:func:`ranking_statistics` of each parameter's class, or their mean if it belongs to no class [P, 3]."""
         table = ranking_statistics(outputs, targets)
-        # classes are −1 where a parameter speaks of none: the last row
+        # classes are −1 where a parameter belongs to none: the last row
         return torch.cat([table, table.mean(0, keepdim=True)])[self.classes.to(outputs.device)[:, 0]]
 
     def check_targets(self, targets: Tensor, name: str) -> None:
@@ -94,7 +95,7 @@ class _RankedLoss(AdaptiveLoss):
 
 
 def _combine(base: Tensor, term: Tensor, weight: Tensor, targets: Tensor, num_classes: int) -> Tensor:
-    """base + w_c · term, all of one class's examples counting as much as another's in the second; per example [B].
+    """base + w_c · term per example [B]; in the second part all classes have the same total weight.
 
     The batch's mean is that of ``base`` plus the mean over the classes present of w_c · (mean term of class c).
     """
@@ -114,8 +115,9 @@ class RankingLoss(_RankedLoss):
     classes present of λ_c · (mean of r over class c), however rare c is. Labels [B, C] of 0 and 1 are C problems of two
     classes: the first part is the mean over classes of focal binary cross-entropy, the second as before.
 
-    With two classes both rank by z_1 − z_0, so that λ_0 and λ_1 weigh the same pairs: neither class need be named the
-    positive one. An example's loss depends on its batch through r: with accumulation or several ranks, on its part.
+    With two classes both rank by z_1 − z_0, so that λ_0 and λ_1 weight the same pairs, whichever class is the
+    positive one. An example's loss depends on its batch through r; with accumulation or several ranks, on its part of
+    the batch.
 
     Groups: ``ranking`` (λ ∈ [0, 2]^C, from 0), ``margins`` (m ∈ [−1, 3]^C, from 1), ``focus`` (γ ∈ [−0.5, 3]^C, from
     0), ``temperature`` (log τ ∈ [−1.5, 1.5], one for all, from 0). A group that is off stays at its start.
@@ -123,7 +125,7 @@ class RankingLoss(_RankedLoss):
     Args:
         num_classes: C.
         groups: which groups the controller may move.
-        step: β; ``ranking`` moves by half of it, as its range is half.
+        beta: β; ``ranking`` moves by half of it, as its range is half.
 
     Example:
         >>> loss = RankingLoss(num_classes=3)
@@ -132,7 +134,7 @@ class RankingLoss(_RankedLoss):
     """
 
     def __init__(
-        self, num_classes: int, groups: Sequence[str] = ("ranking", "margins", "focus"), step: float = 0.2
+        self, num_classes: int, groups: Sequence[str] = ("ranking", "margins", "focus"), beta: float = 0.2
     ) -> None:
         check_groups(groups, ("ranking", "margins", "focus", "temperature"), num_classes)
         without_effect = [name for name in ("margins", "temperature") if name in groups and "ranking" not in groups]
@@ -140,13 +142,13 @@ class RankingLoss(_RankedLoss):
             raise InputError(f"groups={tuple(groups)}: {without_effect[0]!r} acts through 'ranking'; add it.")
         names, classes = tuple(map(str, range(num_classes))), tuple((c, c) for c in range(num_classes))
         known = (
-            _group("ranking", names, 0.0, (0.0, 2.0), step / 2, classes),
-            _group("margins", names, 1.0, (-1.0, 3.0), step, classes),
-            _group("focus", names, 0.0, (-0.5, 3.0), step, classes),
-            _group("temperature", ("log τ",), 0.0, (-1.5, 1.5), step),
+            _group("ranking", names, 0.0, (0.0, 2.0), beta / 2, classes),
+            _group("margins", names, 1.0, (-1.0, 3.0), beta, classes),
+            _group("focus", names, 0.0, (-0.5, 3.0), beta, classes),
+            _group("temperature", ("log τ",), 0.0, (-1.5, 1.5), beta),
         )
         super().__init__(num_classes, ParameterSpec(tuple(group for group in known if group.name in groups)))
-        self._slices = self.spec.slices  # worked out here: a compiler may not trace the lock of a cached property
+        self._slices = self.spec.slices  # computed here: a compiler cannot trace the lock of a cached property
 
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """The loss of every example [B], from logits [B, C] and labels [B] or [B, C]."""
@@ -162,11 +164,11 @@ class RankingLoss(_RankedLoss):
 
 
 class _MixedLoss(_RankedLoss):
-    """(1 − w) · cross-entropy + w · a term of ranking: a rival that ``fixed`` trains, its only parameter w."""
+    """(1 − w) · cross-entropy + w · a term of ranking: a rival whose only parameter is w."""
 
-    def __init__(self, num_classes: int, weight: float, step: float) -> None:
+    def __init__(self, num_classes: int, weight: float, beta: float) -> None:
         check_groups(("mix",), ("mix",), num_classes)
-        super().__init__(num_classes, ParameterSpec((_group("mix", ("w",), weight, (0.0, 1.0), step),)))
+        super().__init__(num_classes, ParameterSpec((_group("mix", ("w",), weight, (0.0, 1.0), beta),)))
 
     @abstractmethod
     def term(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -181,14 +183,14 @@ class _MixedLoss(_RankedLoss):
 
 
 class PairwiseLoss(_MixedLoss):
-    """The usual surrogate of AUROC, all pairs of a positive and a negative, beside cross-entropy: a fixed rival.
+    """The usual surrogate of AUROC, over all pairs of a positive and a negative, plus cross-entropy: a fixed rival.
 
         l_i = (1 − w) · (−log p_i) + w · b_y · pairwise_ranking(s, y, m = 1, τ = 1)_i
 
     Args:
         num_classes: C.
-        weight: w at the start; a half, as for :class:`SmoothAPLoss`, though 1 trains too.
-        step: β of w.
+        weight: w at the start; 0.5, as for :class:`SmoothAPLoss`, although 1 trains too.
+        beta: β of w.
 
     Example:
         >>> loss = PairwiseLoss(num_classes=2)
@@ -196,8 +198,8 @@ class PairwiseLoss(_MixedLoss):
         tensor([1.0032, 1.0032])
     """
 
-    def __init__(self, num_classes: int, weight: float = 0.5, step: float = 0.05) -> None:
-        super().__init__(num_classes, weight, step)
+    def __init__(self, num_classes: int, weight: float = 0.5, beta: float = 0.05) -> None:
+        super().__init__(num_classes, weight, beta)
 
     def term(self, scores: Tensor, labels: Tensor) -> Tensor:
         """All pairs."""
@@ -205,16 +207,16 @@ class PairwiseLoss(_MixedLoss):
 
 
 class SmoothAPLoss(_MixedLoss):
-    """Smooth-AP, a surrogate of AUCPR, beside cross-entropy: a fixed rival.
+    """Smooth-AP, a surrogate of AUCPR, plus cross-entropy: a fixed rival.
 
         l_i = (1 − w) · (−log p_i) + w · b_y · smooth_ap(s, y, τ)_i
 
     Args:
         num_classes: C.
-        weight: w at the start. From scratch, on small imbalanced sets, 1 ended well behind cross-entropy and a half
-            level with it.
+        weight: w at the start. When trained from scratch on small imbalanced sets, 1 was much worse than cross-entropy
+            and 0.5 equally good.
         temperature: τ in the units of the scores, which are logits; the paper's 0.01 is for cosines.
-        step: β of w.
+        beta: β of w.
 
     Example:
         >>> loss = SmoothAPLoss(num_classes=2)
@@ -222,8 +224,8 @@ class SmoothAPLoss(_MixedLoss):
         tensor([0.5132, 0.5132])
     """
 
-    def __init__(self, num_classes: int, weight: float = 0.5, temperature: float = 0.3, step: float = 0.05) -> None:
-        super().__init__(num_classes, weight, step)
+    def __init__(self, num_classes: int, weight: float = 0.5, temperature: float = 0.3, beta: float = 0.05) -> None:
+        super().__init__(num_classes, weight, beta)
         self.temperature = temperature
 
     def term(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -236,8 +238,28 @@ def _group(
     labels: tuple[str, ...],
     initial: float,
     within: tuple[float, float],
-    step: float,
+    beta: float,
     classes: tuple[tuple[int, int], ...] | None = None,
 ) -> ParameterGroup:
     low, high = within
-    return ParameterGroup(name=name, labels=labels, initial=initial, low=low, high=high, step=step, classes=classes)
+    return ParameterGroup(name=name, labels=labels, initial=initial, low=low, high=high, beta=beta, classes=classes)
+
+
+_RANKED = ("ranking", "margins", "focus")
+LOSSES.add(
+    "ranking",
+    "cross-entropy with movable pairwise ranking terms, for AUCPR and AUROC",
+    LossEntry(
+        make=lambda run: RankingLoss(run.num_classes, run.groups or _RANKED), groups=_RANKED, stream="RankingLoss"
+    ),
+)
+LOSSES.add(
+    "pairwise",
+    "half cross-entropy, half pairwise ranking",
+    LossEntry(make=lambda run: PairwiseLoss(run.num_classes), groups=("mix",), stream="PairwiseLoss"),
+)
+LOSSES.add(
+    "smooth-ap",
+    "half cross-entropy, half Smooth-AP (Brown et al. 2020)",
+    LossEntry(make=lambda run: SmoothAPLoss(run.num_classes), groups=("mix",), stream="SmoothAPLoss"),
+)

@@ -1,4 +1,4 @@
-"""What a model is judged by, as a reward. In each file the pure function first, then the class."""
+"""Metrics that models are judged by. Each file has the pure functions first, then the class."""
 
 from lossalign.metrics.adapters import FunctionMetric, PipelineMetric, TorchMetric
 from lossalign.metrics.base import MeanMetric, Metric, error
@@ -15,9 +15,10 @@ from lossalign.metrics.confusion import (
     confusion_counts,
 )
 from lossalign.metrics.lift import over_children, score_children
+from lossalign.metrics.named import as_metric, metric_named
 from lossalign.metrics.ranking import AUCPR, AUROC, auroc, average_precision
 from lossalign.metrics.recall_at_k import MAPAtR, RecallAtK, RPrecision, map_at_r, r_precision, recall_at_k
-from lossalign.metrics.registry import METRICS, as_metric, metric_named
+from lossalign.metrics.registry import METRICS, MetricEntry
 from lossalign.metrics.sensitivity import class_sensitivity
 from lossalign.metrics.topk import TopKError, top_k_error
 from lossalign.metrics.verification import (
@@ -51,6 +52,7 @@ __all__ = [
     "MeanCost",
     "MeanMetric",
     "Metric",
+    "MetricEntry",
     "PipelineMetric",
     "RPrecision",
     "RecallAtK",

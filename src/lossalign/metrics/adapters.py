@@ -1,4 +1,4 @@
-"""Other people's metrics: torchmetrics objects, plain functions, whole pipelines."""
+"""Adapters for metrics from elsewhere: torchmetrics objects, plain functions, whole pipelines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lossalign.metrics.base import Metric
 
 @runtime_checkable
 class TorchMetricLike(Protocol):
-    """What we use of a ``torchmetrics.Metric``; the package itself is never imported here."""
+    """The methods of a ``torchmetrics.Metric`` that are used; the package itself is not imported here."""
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -29,7 +29,7 @@ class TorchMetricLike(Protocol):
 
 
 def as_scalar(value: object, name: str) -> Tensor:
-    """One real number as a float32 scalar tensor; NaN and inf pass, for the caller to name the step.
+    """One real number as a float32 scalar tensor; NaN and inf are allowed here, so that the caller can report the step.
 
     Example:
         >>> as_scalar(torch.zeros(3), "recall")
@@ -53,13 +53,13 @@ def as_scalar(value: object, name: str) -> Tensor:
 class TorchMetric(Metric):
     """Any ``torchmetrics.Metric`` that computes one number.
 
-    It works on a copy, which is reset before every call, so that calls are independent and the original is left
-    alone. The metric is given all validation outputs at once, as the model returns them.
+    It uses a copy, which is reset before every call, so that calls are independent and the original is not
+    changed. The metric gets all validation outputs at once, as the model returns them.
 
     Args:
         metric: the object, e.g. ``torchmetrics.CohenKappa(task="multiclass", num_classes=10)``.
         higher_is_better: its direction; read from the metric if not given.
-        name: what to call it; the class name if not given.
+        name: its name; the class name if not given.
     """
 
     vectorised = False
@@ -70,7 +70,7 @@ class TorchMetric(Metric):
             higher_is_better = getattr(metric, "higher_is_better", None)
         self.higher_is_better = _said(higher_is_better, self.name)
         self._metric: Any = copy.deepcopy(metric)
-        # Every process hands over the whole of its validation outputs: adding them up would count samples twice.
+        # Every process has all its validation outputs: synchronising them would count samples twice.
         if hasattr(self._metric, "sync_on_compute"):
             self._metric.sync_on_compute = False
 
@@ -92,7 +92,7 @@ class FunctionMetric(Metric):
     Args:
         fn: the function; called once for each child.
         higher_is_better: its direction.
-        name: what to call it; the function's name if not given.
+        name: its name; the function's name if not given.
 
     Example:
         >>> def largest(outputs, targets):
@@ -118,14 +118,14 @@ class FunctionMetric(Metric):
 
 @final
 class PipelineMetric:
-    """A function ``(model, loader) -> float``, for what no outputs on D_val can tell: retrieval, decoding, latency.
+    """A function ``(model, loader) -> float``, for metrics that need more than outputs: retrieval, decoding, latency.
 
     Not a ``Metric``: it runs the model itself, so nothing can be lifted or cached.
 
     Args:
         fn: the function.
         higher_is_better: its direction.
-        name: what to call it; the function's name if not given.
+        name: its name; the function's name if not given.
 
     Example:
         >>> size = PipelineMetric(lambda model, loader: sum(p.numel() for p in model.parameters()),

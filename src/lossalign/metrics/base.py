@@ -1,4 +1,4 @@
-"""What a metric must offer to be a reward."""
+"""The interface of a metric."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 
 class Metric(ABC):
-    """A number that a model is judged by, from its outputs on D_val; written for one child.
+    """A metric of a model's outputs on D_val, written for one child.
 
     Subclass it, set the three attributes, and write ``__call__``.
 
     Attributes:
-        name: what tables and figures call it.
-        higher_is_better: its direction; nothing else in the project asks which metric it is.
-        vectorised: True if ``__call__`` is pure tensor code without data-dependent shapes, which ``torch.func.vmap``
-            can lift over children; False and engines call it once for each child.
-        percent: whether people read it in percent.
-        pairwise: whether it compares samples with each other; a large set is then scored child by child.
-        finer: for a metric that often stands still, another one of the same direction and scale that does not; it
-            decides between children that this one cannot tell apart. It is never selected by, nor reported.
+        name: its name in tables and figures.
+        higher_is_better: its direction.
+        vectorised: whether ``__call__`` is pure tensor code without data-dependent shapes, which ``torch.func.vmap``
+            can lift over children; if False, it is called once for each child.
+        percent: whether it is shown in percent.
+        pairwise: whether it compares samples with each other; a large set is then scored one child at a time.
+        tie_breaker: for a metric that often plateaus, another one of the same direction and scale that does not. It is
+            added to the error that the controller observes; selection and reports do not use it.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Metric(ABC):
     vectorised: bool
     percent: bool = False
     pairwise: bool = False
-    finer: Metric | None = None
+    tie_breaker: Metric | None = None
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -37,11 +37,11 @@ class Metric(ABC):
 
 
 class MeanMetric(Metric):
-    """A metric that is a mean over samples: what vanishing errors would gain is a sum, for any number of classes."""
+    """A metric that is a mean over samples; its sensitivity is cheap for any number of classes."""
 
     @abstractmethod
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What every sample contributes [V], from outputs [V, C] and labels [V]."""
+        """The value of every sample [V], from outputs [V, C] and labels [V]."""
 
     @final
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class MeanMetric(Metric):
 
 
 class Directed(Protocol):
-    """Anything that says which way is better."""
+    """Anything with a direction."""
 
     @property
     def higher_is_better(self) -> bool:
@@ -59,7 +59,7 @@ class Directed(Protocol):
 
 
 def error(metric: Directed, value: Tensor) -> Tensor:
-    """``value`` of ``metric`` as an error, M of Eq. 5: lower is better whatever the metric.
+    """``value`` of ``metric`` as an error, M of Eq. 5: lower is better for every metric.
 
     Example:
         >>> import torch

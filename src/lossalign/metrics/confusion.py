@@ -1,20 +1,25 @@
-"""Metrics of the confusion counts: how often truth i was called j. Pure functions first, then the classes.
+"""Metrics of the confusion counts: how often class i is predicted as class j. Pure functions first, then the classes.
 
-Most need of the counts [..., C, C] only what they say of each class by itself, its totals [..., C]; functions are
-batched over the leading axes. A class without samples has no recall and no F1 of its own: means and minima run over the
+Most need only the totals of each class [..., C], not all counts [..., C, C]; functions are batched over the leading
+axes. A class without samples has no recall and no F1: means and minima are over the
 classes that are present in the targets, as scikit-learn's balanced accuracy does.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple, final
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
+from lossalign.metrics.registry import METRICS, MetricEntry
 
 
 def confusion_counts(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -25,7 +30,7 @@ def confusion_counts(outputs: Tensor, targets: Tensor) -> Tensor:
         targets: labels [V].
 
     Returns:
-        Counts [C, C], float32 whatever autocast says: a matmul of one-hot rows would lose samples there.
+        Counts [C, C], float32, also under autocast, where a matmul of one-hot rows would lose samples.
 
     Example:
         >>> confusion_counts(torch.tensor([[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]))
@@ -39,7 +44,7 @@ def confusion_counts(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def expected_counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How much probability the samples of class i (row) give to class j (column) [C, C]; softmax in place of argmax.
+    """Summed probability of class j (column) over the samples of class i (row) [C, C]; softmax in place of argmax.
 
     Example:
         >>> expected_counts(torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0, 1])).round()
@@ -52,10 +57,10 @@ def expected_counts(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class ClassTotals(NamedTuple):
-    """What confusion counts say of each class by itself; all [..., C].
+    """Totals of each class, from confusion counts; all [..., C].
 
     Attributes:
-        correct: samples of the class that are right.
+        correct: samples of the class that are predicted correctly.
         truths: samples of the class.
         predictions: samples that are predicted to be of the class.
     """
@@ -78,8 +83,8 @@ def class_totals(counts: Tensor) -> ClassTotals:
 def corrected_totals(counts: Tensor) -> ClassTotals:
     """The totals [C, 2, C] of counts [C, C] without the errors out of, and into, each class.
 
-    Errors out of c are row c of the counts, errors into c its column c. Every error that vanishes is one prediction
-    less for the class it was taken for, and one more, now right, for its true class.
+    Errors out of c are row c of the counts, errors into c its column c. Every corrected error is one prediction
+    less for the predicted class, and one correct prediction more for the true class.
 
     Example:
         >>> corrected_totals(torch.tensor([[3.0, 1.0], [0.0, 4.0]])).correct[0]  # class 0: out of it, into it
@@ -148,7 +153,7 @@ def macro_f1(totals: ClassTotals) -> Tensor:
 
 
 def mean_cost(counts: Tensor, costs: Tensor) -> Tensor:
-    """Σ_ij n_ij cost_ij / Σ_ij n_ij [...]; cost_ij is paid when truth i is called j.
+    """Σ_ij n_ij cost_ij / Σ_ij n_ij [...]; cost_ij is the cost of predicting j for class i.
 
     Example:
         >>> mean_cost(torch.tensor([[3.0, 1.0], [0.0, 4.0]]), torch.tensor([[0.0, 10.0], [1.0, 0.0]]))
@@ -169,7 +174,7 @@ class ConfusionMetric(Metric):
     def corrected(self, counts: Tensor) -> Tensor | None:
         """The metric [C, 2] of counts [C, C] without the errors out of, and into, each class.
 
-        None if there is no shorter way than to change the counts 2 C times.
+        None if there is no closed form; the counts are then corrected 2 C times.
         """
         return None
 
@@ -180,7 +185,7 @@ class ConfusionMetric(Metric):
 
 
 class TotalsMetric(ConfusionMetric):
-    """A metric of each class's totals: its sensitivity costs the square of the classes, not the cube."""
+    """A metric of each class's totals: its sensitivity costs O(C²) instead of O(C³)."""
 
     @abstractmethod
     def from_totals(self, totals: ClassTotals) -> Tensor:
@@ -231,7 +236,7 @@ class BalancedError(TotalsMetric):
 
 @final
 class WorstExpectedRecall(Metric):
-    """The mean probability of the true class, in the class where it is lowest: a worst recall that never stands still.
+    """The lowest mean probability of the true class: a smooth worst-class recall that does not plateau.
 
     Example:
         >>> WorstExpectedRecall()(torch.tensor([[0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 1]))
@@ -250,16 +255,15 @@ class WorstExpectedRecall(Metric):
 
 @final
 class WorstClassRecall(TotalsMetric):
-    """The recall of the class that fares worst.
+    """The recall of the class with the lowest recall.
 
-    It is 0 as long as one class is never found, whatever happens to it: there :class:`WorstExpectedRecall` tells
-    children apart.
+    It is 0 as long as one class is never predicted correctly; then :class:`WorstExpectedRecall` is the tie-breaker.
     """
 
     name = "worst-recall"
     higher_is_better = True
     percent = True
-    finer = WorstExpectedRecall()
+    tie_breaker = WorstExpectedRecall()
 
     def from_totals(self, totals: ClassTotals) -> Tensor:
         """The lowest recall [...] of totals [..., C]."""
@@ -281,10 +285,10 @@ class MacroF1(TotalsMetric):
 
 @final
 class MeanCost(ConfusionMetric):
-    """What the predictions cost on average, when some mistakes are dearer than others.
+    """Mean cost of the predictions, where some mistakes cost more than others.
 
     Args:
-        costs: cost [C, C] of predicting j (column) for truth i (row). What is right may cost something too.
+        costs: cost [C, C] of predicting j (column) for truth i (row). Correct predictions may have a cost too.
 
     Example:
         >>> metric = MeanCost(torch.tensor([[0.0, 10.0], [1.0, 0.0]]))
@@ -314,3 +318,30 @@ class MeanCost(ConfusionMetric):
         costs = self.costs.to(counts.device)
         saved = counts * (costs - costs.diagonal()[:, None])
         return self.from_counts(counts) - torch.stack([saved.sum(-1), saved.sum(-2)], -1) / counts.sum()
+
+
+def read_costs(path: str | Path) -> MeanCost:
+    """``MeanCost`` with the matrix in a ``.csv`` (commas, no header) or ``.npy`` file."""
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".csv": partial(np.loadtxt, delimiter=",", ndmin=2),
+        ".npy": np.load,
+    }
+    if path.suffix not in readers:
+        raise InputError(f"mean-cost: {str(path)!r} must end in .csv or .npy.")
+    try:
+        costs = torch.as_tensor(readers[path.suffix](path), dtype=torch.float32)
+    except (OSError, ValueError, TypeError) as cause:
+        raise InputError(f"mean-cost: {str(path)!r} cannot be read as a matrix of numbers: {cause}") from cause
+    return MeanCost(costs)
+
+
+METRICS.add("error", "share of samples that are wrong", MetricEntry(make=ErrorRate))
+METRICS.add("balanced-error", "mean over classes of the share that is wrong", MetricEntry(make=BalancedError))
+METRICS.add("macro-f1", "mean over classes of F1", MetricEntry(make=MacroF1))
+METRICS.add("worst-recall", "recall of the worst class", MetricEntry(make=WorstClassRecall))
+METRICS.add(
+    "mean-cost",
+    "mean cost of the decisions, by a matrix of costs (rows: true class): mean-cost:FILE.csv or .npy",
+    MetricEntry(prefix="mean-cost:", carrying=read_costs, example="mean-cost:costs.csv"),
+)

@@ -1,4 +1,4 @@
-"""One pass over a large matrix on a GPU, in Triton, which comes with torch's CUDA builds; imported only there."""
+"""A Triton kernel for one pass over a large matrix on a GPU; imported only on a GPU, where torch includes Triton."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _count_below(values, bounds, counts, columns, stride, BLOCK: tl.constexpr): 
 
 
 def count_below(values: Tensor, bounds: Tensor) -> Tensor:
-    """How many of each row of ``values`` [Q, V], float32, lie below its bound [Q, 1]; torch would read and write twice.
+    """How many of each row of ``values`` [Q, V], float32, are below its bound [Q, 1], in one pass.
 
     Returns:
         Counts [Q], int32.
     """
     assert values.stride(1) == 1
     counts = torch.empty(len(values), dtype=torch.int32, device=values.device)
-    with torch.cuda.device_of(values):  # Triton launches on the current GPU, wherever the tensors are
+    with torch.cuda.device_of(values):  # Triton launches on the current GPU, not on that of the tensors
         _count_below[(len(values),)](
             values, bounds.contiguous(), counts, values.shape[1], values.stride(0), BLOCK=_BLOCK, num_warps=8
         )

@@ -1,4 +1,4 @@
-"""From one child to all of them."""
+"""Functions of one child's outputs, applied to all children."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from lossalign.metrics.base import Metric
 
 _TOGETHER = {"cpu": 2**20, "cuda": 2**28}
-"""Pairs of samples, of all children, that are compared at once. More keep the device busy child by child, and only
-there can a metric look at the labels and take short cuts."""
+"""Most pairs of samples, of all children, that are compared in one vmap. More are scored one child at a time, which
+keeps the device busy too and lets a metric read the labels."""
 
 
 def over_children(
     function: Callable[[Tensor, Tensor], Tensor], vectorised: bool, outputs: Tensor, targets: Tensor
 ) -> Tensor:
-    """``function`` of each child's outputs and targets, stacked.
+    """The stacked results of ``function`` for each child's outputs and targets.
 
     Args:
         function: written for one child, e.g. a ``Metric``.

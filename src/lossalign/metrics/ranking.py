@@ -1,4 +1,4 @@
-"""Metrics of how samples are ranked: exact areas under the precision-recall and the ROC curve.
+"""Ranking metrics: exact areas under the precision-recall and the ROC curve.
 
 One sort and a few cumulative sums, no loop and no data-dependent shape, so that both run for all classes at once and
 can be lifted over children.
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
+from lossalign.metrics.registry import METRICS, MetricEntry
 
 Average = Literal["macro", "binary"]
 
@@ -42,9 +43,9 @@ def average_precision(scores: Tensor, positives: Tensor) -> Tensor:
 
 
 def auroc(scores: Tensor, positives: Tensor) -> Tensor:
-    """Area under the ROC curve: the chance that a positive outscores a negative, where a tie is half a win.
+    """Area under the ROC curve: the probability that a positive outscores a negative; a tie counts one half.
 
-    The same as with midranks, but summed as shares of the negatives, which float32 holds where rank sums would not.
+    The same as with midranks, but summed as shares of the negatives, as rank sums can exceed the precision of float32.
 
     Args:
         scores: [..., V].
@@ -79,6 +80,30 @@ def _first_of_tie(ranked: Tensor) -> Tensor:
     return position.expand_as(ranked).masked_fill(same, 0).cummax(-1).values
 
 
+def log_odds(logits: Tensor) -> Tensor:
+    """log p_c − log(1 − p_c) = z_c − logsumexp_{j≠c} z_j: ranks like the probability p_c, and does not saturate.
+
+    Args:
+        logits: [V, C], C at least 2.
+
+    Returns:
+        [V, C].
+
+    Example:
+        >>> log_odds(torch.tensor([[60.0, 0.0], [50.0, 0.0]]))
+        tensor([[ 60., -60.],
+                [ 50., -50.]])
+    """
+    # Largest logit 0, sums in the order of size: samples with the same gaps between their logits tie exactly.
+    logits = logits - logits.max(-1, keepdim=True).values
+    ordered = logits.sort(-1, descending=True).values
+    log_p = logits - ordered.logsumexp(-1, keepdim=True)
+    p = log_p.exp()
+    # Up to p = 1/2 log(1 − p) is exact; above it c is the likeliest class, and the sum runs over the others.
+    others = ordered[..., 1:].logsumexp(-1, keepdim=True)
+    return torch.where(p > 0.5, logits - others, log_p - (-p.clamp(max=0.5)).log1p())
+
+
 def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Tensor, Tensor]:
     """Scores and positives, [V] for ``binary``, [C, V] with a row for each class for ``macro``."""
     outputs = outputs.float()
@@ -91,7 +116,7 @@ def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Te
         if targets.ndim == 2:
             return outputs.T, targets.T > 0
         classes = torch.arange(outputs.shape[-1], device=outputs.device)
-        return outputs.softmax(-1).T, targets == classes[:, None]
+        return log_odds(outputs).T, targets == classes[:, None]
     if outputs.ndim > 2 or (outputs.ndim == 2 and outputs.shape[-1] > 2):
         raise InputError(
             f"average='binary' needs outputs [V], [V, 1] or [V, 2], got {tuple(outputs.shape)}; choose average='macro'."
@@ -113,7 +138,7 @@ class AUCPR(Metric):
     """Average precision, the area under the precision-recall curve.
 
     Args:
-        average: ``macro``, the mean over classes of one against the rest by softmax probability, classes without
+        average: ``macro``, the mean over classes of one against the rest by log-odds, classes without
             samples left out; or ``binary``, class 1 against class 0 from outputs [V], [V, 1] or [V, 2].
 
     Example:
@@ -139,7 +164,7 @@ class AUROC(Metric):
     """Area under the ROC curve.
 
     Args:
-        average: ``macro``, the mean over classes of one against the rest by softmax probability, classes without
+        average: ``macro``, the mean over classes of one against the rest by log-odds, classes without
             samples, or with all of them, left out; or ``binary``, class 1 against class 0 from outputs [V], [V, 1] or
             [V, 2].
 
@@ -159,3 +184,9 @@ class AUROC(Metric):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The area, a scalar, of outputs [V, C] against labels [V], or with ``macro`` against 0/1 labels [V, C]."""
         return auroc(*_one_vs_rest(outputs, targets, self.average)).nanmean()
+
+
+METRICS.add("aucpr", "area under the precision-recall curve, mean over classes", MetricEntry(make=AUCPR))
+METRICS.add("aucpr-binary", "the same, of class 1 against class 0", MetricEntry(make=lambda: AUCPR("binary")))
+METRICS.add("auroc", "area under the ROC curve, mean over classes", MetricEntry(make=AUROC))
+METRICS.add("auroc-binary", "the same, of class 1 against class 0", MetricEntry(make=lambda: AUROC("binary")))

@@ -1,7 +1,7 @@
-"""Retrieval by embeddings: every sample asks for its class among all the others, nearest first.
+"""Retrieval by embeddings: every sample is a query among all other samples, nearest first.
 
-Queries go a few at a time, so that memory grows with the number of samples and not with its square. Every metric here
-can be lifted over children: loops have fixed lengths, and no shape depends on the data under ``vmap``.
+Queries are scored a few at a time, so that memory grows with the number of samples and not with its square. Every
+metric here can be lifted over children: loops have fixed lengths, and no shape depends on the data under ``vmap``.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
+from lossalign.metrics.registry import METRICS, MetricEntry
 
 
 def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: int | None = None) -> Tensor:
     """Recall@k = mean over queries i of 1[ #{n : y_n ≠ y_i, d_in ≤ min_{p ≠ i, y_p = y_i} d_ip} < k ].
 
     That is: at least one of the k nearest has the query's class. Every sample is a query, against all samples but
-    itself, by Euclidean distance. Ties count against, so that embeddings collapsed to a point score 0. No distances are
-    sorted: a query needs its nearest positive, and one count of all that is as near. Samples are laid out class by
-    class, so that its positives stand side by side.
+    itself, by Euclidean distance. Ties count as misses, so that embeddings collapsed to a point score 0. No distances
+    are sorted: a query needs its nearest positive, and the number of samples that are as near. Samples are ordered by
+    class, so that the positives of a query are contiguous.
 
     A tie is what float32 cannot tell apart: squared distances from a to p and to n are compared as 2a·p − ‖p‖² and
-    2a·n − ‖n‖², of embeddings centred at their mean, and are equal within (4 + √D/2) ε (‖a‖² + d²). A matrix
-    product does not even give two equal columns the same bits. (TF32, where somebody has switched it on, is coarser.)
+    2a·n − ‖n‖², of embeddings centred at their mean, and are equal within (4 + √D/2) ε (‖a‖² + d²). In a
+    matrix product even equal columns can differ in their last bits. (TF32, if it is enabled, is coarser.)
 
     Args:
-        embeddings: [V, D], of any length; worked on in float32 whatever their type.
+        embeddings: [V, D], of any length; computed in float32, whatever their type.
         labels: [V].
-        ks: how many neighbours are looked at; where k exceeds the number of other samples, every query is a hit.
+        ks: numbers of neighbours; where k exceeds the number of other samples, every query is a hit.
         chunk: queries at once, 512 if None and 2,048 on a GPU; about 8 · chunk · V bytes are held, 16 under ``vmap``.
 
     Returns:
@@ -66,7 +67,7 @@ def recall_at_k(embeddings: Tensor, labels: Tensor, ks: Sequence[int], chunk: in
 
 
 def _largest_class(labels: Tensor) -> int | None:
-    """How many samples the largest class has; None where nobody can look, under ``vmap``."""
+    """Size of the largest class; None under ``vmap``, where values cannot be read."""
     try:
         return int(labels.unique_consecutive(return_counts=True)[1].max())
     except RuntimeError:
@@ -74,12 +75,12 @@ def _largest_class(labels: Tensor) -> int | None:
 
 
 def _count_below(values: Tensor, bounds: Tensor) -> Tensor:
-    """How many of each row of ``values`` [Q, V] lie below its bound [Q, 1]."""
+    """How many of each row of ``values`` [Q, V] are below its bound [Q, 1]."""
     return (values < bounds).sum(-1)
 
 
 def _counter(device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-    """``_count_below``, by our own kernel where there is one."""
+    """``_count_below``, or its Triton kernel where that is available."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return _count_below
     from lossalign.metrics.kernels import count_below
@@ -93,7 +94,7 @@ def map_at_r(embeddings: Tensor, labels: Tensor, chunk: int = 64) -> Tensor:
     R is the number of other samples of the query's class, P(i) the share of positives among the i nearest.
 
     Args:
-        embeddings: [V, D], as for ``recall_at_k``; ties count against in the same way.
+        embeddings: [V, D], as for ``recall_at_k``; ties count as misses in the same way.
         labels: [V].
         chunk: queries at once; about 64 · chunk · V bytes are held.
 
@@ -117,7 +118,7 @@ def r_precision(embeddings: Tensor, labels: Tensor, chunk: int = 64) -> Tensor:
     """R-precision = mean over queries of the share of positives among the R nearest, R as for ``map_at_r``.
 
     Args:
-        embeddings: [V, D], as for ``recall_at_k``; ties count against in the same way.
+        embeddings: [V, D], as for ``recall_at_k``; ties count as misses in the same way.
         labels: [V].
         chunk: queries at once; about 64 · chunk · V bytes are held.
 
@@ -151,7 +152,7 @@ class _Samples(NamedTuple):
             return torch.addmm(-self.squares, self.centred[rows], self.centred.T, alpha=2)
 
     def behind_ties(self, nearness: Tensor, rows: slice) -> Tensor:
-        """Nearness of positives [Q, …], lowered by its rounding error, and at least a little, to lose all ties."""
+        """Nearness of positives [Q, …], lowered by its rounding error, so that positives lose all ties."""
         rounding = (4 + math.sqrt(self.centred.shape[-1]) / 2) * torch.finfo(nearness.dtype).eps
         error = rounding * (2 * self.squares[rows, None] - nearness)
         return nearness - error.clamp(min=torch.finfo(error.dtype).tiny)
@@ -173,14 +174,14 @@ def _hits_within_r(embeddings: Tensor, labels: Tensor, chunk: int) -> Iterator[t
 
 
 def _mean_over_queries(parts: Iterable[Tensor]) -> Tensor:
-    """The mean of parts [Q], without what is NaN in them. Sums go on, as parts that are kept would scatter the heap."""
+    """The mean over all parts [Q] without NaN, as running sums: keeping the parts would fragment memory."""
     sums = (torch.stack([part.nansum(), (~part.isnan()).sum()]) for part in parts)
     total, count = sum(sums, start=torch.zeros(())).unbind()
     return total / count
 
 
 def check_embeddings(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
-    """Refuse what is not embeddings [V, D] with labels [V]."""
+    """Raise ``InputError`` unless the outputs are embeddings [V, D] with labels [V]."""
     if outputs.ndim != 2 or targets.ndim != 1:
         raise InputError(
             f"metric {metric.name!r} needs embeddings [V, D] and labels [V], got {tuple(outputs.shape)} and "
@@ -190,10 +191,10 @@ def check_embeddings(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
 
 @final
 class RecallAtK(Metric):
-    """Share of the samples that find their class among their k nearest, averaged over several k.
+    """Share of the samples with one of their class among their k nearest, averaged over several k.
 
     Args:
-        ks: how many neighbours are looked at.
+        ks: numbers of neighbours.
 
     Example:
         >>> embeddings, labels = torch.tensor([[0.0], [1.0], [3.0], [3.5]]), torch.tensor([0, 1, 0, 1])
@@ -220,7 +221,7 @@ class RecallAtK(Metric):
 
 @final
 class MAPAtR(Metric):
-    """Mean average precision at R, see ``map_at_r``: how pure the neighbourhoods are, not only who is first.
+    """Mean average precision at R, see ``map_at_r``: it depends on all R neighbours, not only on the first.
 
     Example:
         >>> MAPAtR()(torch.tensor([[0.0], [1.0], [1.5], [9.0]]), torch.tensor([0, 0, 1, 0]))
@@ -258,3 +259,17 @@ class RPrecision(Metric):
         """R-precision, a scalar, of embeddings [V, D] with labels [V]."""
         check_embeddings(self, outputs, targets)
         return r_precision(outputs, targets)
+
+
+METRICS.add(
+    "recall@1",
+    "share of samples with one of their class among the nearest k; recall@1,10,100 for several",
+    MetricEntry(
+        make=RecallAtK,
+        prefix="recall@",
+        carrying=lambda ks: RecallAtK([int(k) for k in ks.split(",")]),
+        example="recall@1,10,100",
+    ),
+)
+METRICS.add("map@r", "mean average precision at R", MetricEntry(make=MAPAtR))
+METRICS.add("r-precision", "precision among the nearest R", MetricEntry(make=RPrecision))

@@ -1,4 +1,4 @@
-"""What the metric would gain if one kind of error vanished."""
+"""Sensitivity: the gain of the metric if the errors out of, or into, a class vanished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lossalign.metrics.base import MeanMetric, Metric, error
 from lossalign.metrics.confusion import ConfusionMetric, confusion_counts
 
 _HELD = 2**23  # elements of corrected counts or outputs in memory at once, for each child
-_SCORED = 2**28  # elements that are scored again at one step, for each child: seconds of one core
+_SCORED = 2**28  # elements that are scored at one step, for each child: some seconds on one core
 
 
 def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -21,16 +21,16 @@ def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tenso
     ``ConfusionMetric`` scores 2 C corrected counts [C, C], and any other metric 2 C corrected outputs [V, C], where the
     predicted and the true class of each wrong sample swap scores (a wrong sample that ties stays wrong). Where that is
     more than 2²⁸ numbers (counts of 512 classes; outputs of 160 classes and 5,000 samples) the sensitivity is 0, which
-    says "not known", and a warning says so once. Can be lifted over children with vmap if ``metric.vectorised``.
+    means not known, with one warning. Can be lifted over children with vmap if ``metric.vectorised``.
 
     Args:
-        metric: what is to gain.
-        outputs: scores [V, C]. Binary outputs [V] or [V, 1] name no predicted class, and their sensitivity is 0.
+        metric: the metric.
+        outputs: scores [V, C]. Binary outputs [V] or [V, 1] have no predicted class, and their sensitivity is 0.
         targets: labels [V].
 
     Returns:
-        Improvements [C, 2], positive is better whatever the metric's direction. Column 0: the samples of class c that
-        are predicted otherwise; column 1: those of other classes that are predicted c.
+        Improvements [C, 2], positive is better, whatever the metric's direction. Column 0: for the samples of class c
+        that are predicted otherwise; column 1: for those of other classes that are predicted c.
 
     Example:
         >>> from lossalign.metrics import ErrorRate
@@ -56,13 +56,13 @@ def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tenso
 
 
 def _affordable(metric: Metric, classes: int, elements: int) -> bool:
-    """Whether 2 C scorings of so many elements are few enough; says once if not."""
+    """Whether 2 C scorings of ``elements`` numbers are affordable; warns once if not."""
     if 2 * classes * elements <= _SCORED:
         return True
     warnings.warn(
-        f"metric {metric.name!r}: what each of {classes} classes could still gain is not worked out, as it would take "
+        f"metric {metric.name!r}: the sensitivity of {classes} classes is not computed, as it would take "
         f"{2 * classes} scorings of {elements:,} numbers at every step; write it as a lossalign.metrics.TotalsMetric "
-        "or MeanMetric if it is one, or switch sensitivity off.",
+        "or MeanMetric if it is one, or set sensitivity=False.",
         stacklevel=1,
     )
     return False

@@ -1,4 +1,4 @@
-"""Top-k error: the right class is not among the k that score highest."""
+"""Top-k error: the true class is not among the k classes with the highest scores."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import MeanMetric
+from lossalign.metrics.registry import METRICS, MetricEntry
 
 
 def missed_by_top_k(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
-    """Whether k or more classes are ahead of each sample's true one.
+    """1 for samples whose true class has k or more classes ahead of it.
 
-    A class is ahead if it scores higher, or the same and comes earlier; so ties are broken as by argmax, and k = 1 is
-    the error rate. A sample whose true class scores NaN is wrong.
+    A class is ahead if it scores higher, or the same and comes earlier; so ties are broken as in argmax, and k = 1
+    gives the error rate. A sample whose true class scores NaN is wrong.
 
     Args:
         outputs: scores [..., V, C].
         targets: labels [..., V].
-        k: how many guesses are allowed.
+        k: number of guesses.
 
     Returns:
         1 for the samples that are missed, 0 for the others [..., V].
@@ -37,7 +38,7 @@ def missed_by_top_k(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
 
 
 def top_k_error(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
-    """Share of the samples [...] that ``missed_by_top_k`` names, from outputs [..., V, C] and labels [..., V]."""
+    """Share of the samples [...] that are ``missed_by_top_k``, from outputs [..., V, C] and labels [..., V]."""
     return missed_by_top_k(outputs, targets, k).mean(-1)
 
 
@@ -46,7 +47,7 @@ class TopKError(MeanMetric):
     """Share of the samples whose class is not among the ``k`` that score highest.
 
     Args:
-        k: how many guesses are allowed.
+        k: number of guesses.
 
     Example:
         >>> TopKError(2)(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([1]))
@@ -68,3 +69,8 @@ class TopKError(MeanMetric):
         if self.k >= outputs.shape[-1]:
             raise InputError(f"k={self.k}: with {outputs.shape[-1]} classes nothing can be wrong; choose a smaller k.")
         return missed_by_top_k(outputs, targets, self.k)
+
+
+METRICS.add(
+    "top5-error", "share of samples whose class is not among the first five", MetricEntry(make=lambda: TopKError(5))
+)

@@ -1,8 +1,8 @@
 """Verification: are two samples of one class? Pairs no farther apart than a threshold are accepted.
 
 One sort and two cumulative sums give every threshold at once. The functions take the pairs of a protocol, e.g. LFW's;
-the metrics take all pairs of a validation set, where same and different pairs weigh one half each, as otherwise the
-many different ones would decide alone. No shape depends on the data, so that the metrics can be lifted over children.
+the metrics take all pairs of a validation set, where same and different pairs have half the weight each, as there
+are many more different ones. No shape depends on the data, so that the metrics can be lifted over children.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from torch.nn.functional import pad
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
 from lossalign.metrics.recall_at_k import check_embeddings
+from lossalign.metrics.registry import METRICS, MetricEntry
 
 MOST_SAMPLES = 10_000
-"""So many samples make 50 million pairs, and those take about 3 GB."""
+"""Most samples that all pairs are formed of: 50 million pairs, which take about 3 GB."""
 
 
 def judged_rightly(distances: Tensor, same: Tensor, threshold: float | Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def accuracy_at(distances: Tensor, same: Tensor, threshold: float | Tensor) -> T
 
 
 def best_threshold(distances: Tensor, same: Tensor) -> Tensor:
-    """The threshold with the highest ``accuracy_at``, midway between the pairs that it parts.
+    """The threshold with the highest ``accuracy_at``, midway between the pairs that it separates.
 
     Pairs that tie are accepted or rejected together. Of several best thresholds it is the smallest.
 
@@ -112,7 +113,7 @@ def accept_rates(distances: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
         same: bool [P].
 
     Returns:
-        FAR and TAR, each [P + 1]: first nothing is accepted, then all up to each distance, ties together. FAR is NaN
+        FAR and TAR, each [P + 1]: first no pair is accepted, then all up to each distance, ties together. FAR is NaN
         without different pairs, TAR without same ones.
 
     Example:
@@ -134,7 +135,7 @@ def tar_at_far(distances: Tensor, same: Tensor, far: float) -> Tensor:
     Args:
         distances: [P].
         same: bool [P].
-        far: from 0 to 1; below one over the number of different pairs no false accept is left.
+        far: from 0 to 1; below one over the number of different pairs, none may be accepted.
 
     Returns:
         A scalar; NaN without same or without different pairs.
@@ -171,7 +172,7 @@ def equal_error_rate(distances: Tensor, same: Tensor) -> Tensor:
 
 
 def best_balanced_accuracy(distances: Tensor, same: Tensor) -> Tensor:
-    """(TAR + 1 − FAR) / 2 at its best threshold: accuracy where same and different pairs weigh one half each.
+    """(TAR + 1 − FAR) / 2 at its best threshold: accuracy where same and different pairs have half the weight each.
 
     Args:
         distances: [P].
@@ -189,10 +190,10 @@ def best_balanced_accuracy(distances: Tensor, same: Tensor) -> Tensor:
 
 
 def balanced_threshold(distances: Tensor, same: Tensor) -> Tensor:
-    """The distance up to which pairs are taken as same where same and different pairs weigh one half each.
+    """The threshold of :func:`best_balanced_accuracy`: pairs up to this distance are taken as same.
 
-    Midway between the last distance of the pairs accepted at :func:`best_balanced_accuracy` and the next; that distance
-    itself where there is none.
+    Midway between the largest distance that is accepted there and the next one, or the largest distance if all are
+    accepted.
 
     Args:
         distances: [P].
@@ -215,11 +216,11 @@ def all_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Euclidean distances of all pairs i < j, and whether they are of one class.
 
     Distances are sums of squared differences, not products, so that equal embeddings are exactly 0 apart. All pairs are
-    held at once, with what sorting them takes 60 bytes each: meant for up to 2,000 samples (2 million pairs), refused
-    beyond 10,000.
+    held at once, at 60 bytes each with their sorting: meant for up to 2,000 samples (2 million pairs), refused beyond
+    10,000.
 
     Args:
-        embeddings: [V, D]; worked on in float32 whatever their type.
+        embeddings: [V, D]; computed in float32, whatever their type.
         labels: [V].
 
     Returns:
@@ -245,7 +246,7 @@ class VerificationAccuracy(Metric):
     """Accuracy of telling same from different pairs at the best threshold, over all pairs of D_val, balanced.
 
     See ``all_pairs`` and ``best_balanced_accuracy``. The threshold is chosen on the pairs that are judged; for LFW's
-    protocol, which does not, call ``verification_accuracy``.
+    protocol, where it is not, call ``verification_accuracy``.
 
     Example:
         >>> VerificationAccuracy()(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]))
@@ -316,3 +317,17 @@ class EqualErrorRate(Metric):
         """The error, a scalar, of embeddings [V, D] with labels [V]."""
         check_embeddings(self, outputs, targets)
         return equal_error_rate(*all_pairs(outputs, targets))
+
+
+METRICS.add("verification", "accuracy of telling pairs apart", MetricEntry(make=VerificationAccuracy))
+METRICS.add(
+    "tar@far=0.001",
+    "true accept rate at a false accept rate",
+    MetricEntry(
+        make=lambda: TARAtFAR(0.001),
+        prefix="tar@far=",
+        carrying=lambda far: TARAtFAR(float(far)),
+        example="tar@far=0.001",
+    ),
+)
+METRICS.add("eer", "equal error rate of telling pairs apart", MetricEntry(make=EqualErrorRate))

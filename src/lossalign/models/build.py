@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
-import re
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from lossalign.core import InputError, import_plug
-from lossalign.models.densenet import DenseNet
-from lossalign.models.embedding import EmbeddingCNN, ResNetTrunk, UnitOutput
-from lossalign.models.face import FaceResNet
-from lossalign.models.heads import with_cosine_head
-from lossalign.models.resnet import ResNet
-from lossalign.models.small import MLP, SmallCNN
-from lossalign.models.wide_resnet import WideResNet
+from lossalign.models.registry import ENDINGS, find_model
 
 Shape = tuple[int, ...]
-
-_ENDINGS: dict[str, Callable[[str, nn.Module, int], nn.Module]] = {
-    "+cosine": with_cosine_head,
-    "+unit": lambda name, model, num_classes: UnitOutput(model),
-}
-"""What a model's name may end in, and what is then made of the model: (name, model, num_classes) → model."""
-
-_IMAGE_NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    r"resnet(\d+)": ResNet,
-    r"wrn-(\d+)-(\d+)": WideResNet,
-    r"densenet-(\d+)-(\d+)": DenseNet,
-    r"small-cnn": SmallCNN,
-    r"embedding-cnn": EmbeddingCNN,
-    r"resnet(\d+)-trunk": ResNetTrunk,
-    r"face(\d+)": FaceResNet,
-}
-_KNOWN = (
-    "resnet20 (any depth 6n + 2), wrn-28-10 (depth, width), densenet-100-12 (depth, growth), small-cnn, mlp, "
-    "mlp-64-32 (hidden sizes), embedding-cnn, resnet18-trunk, resnet50-trunk, face20, face64, or module:factory for a "
-    "model of your own; each may end in +cosine or +unit"
-)
 
 
 def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: torch.Generator) -> nn.Module:
@@ -55,15 +26,15 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
             ``face20`` and ``face64``; or ``module:factory`` for a model of your own. The factory is called with
             those of ``input_shape``, ``num_classes`` and ``in_channels`` that its signature names; a module in the
             current directory is found. A name that ends in ``+cosine`` (``resnet32+cosine``, ``module:factory+cosine``)
-            has its last ``nn.Linear`` exchanged for a ``CosineLinear``, for LDAM; of one that ends in ``+unit``
-            (``face20+unit``, ``mlp-64+unit``) the outputs are brought to length 1, as embeddings are.
+            has its last ``nn.Linear`` replaced by a ``CosineLinear``, for LDAM; with ``+unit`` (``face20+unit``,
+            ``mlp-64+unit``), outputs are normalised to length 1, for embeddings.
         input_shape: shape of one input: (channels, height, width) of an image, (features,) of a row of a table.
         num_classes: C, the number of outputs: one for each class, or the dimensions of an embedding.
-        generator: where the initial weights come from.
+        generator: draws the initial weights.
 
     Returns:
         The network on the CPU, in the mode its factory left it in (ours: training). It maps [B, *input_shape] to
-        [B, C]; two inputs have been tried.
+        [B, C], which was checked with two inputs.
 
     Example:
         >>> model = build_model("mlp-16", input_shape=(1, 8, 8), num_classes=3, generator=torch.Generator())
@@ -77,31 +48,24 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+        ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
         plain = name.removesuffix(ending)
         build = _build_own if ":" in plain else _build_ours
         model = build(plain, input_shape, num_classes)
         _check_output(plain, model, input_shape, num_classes)
         if ending:
-            model = _ENDINGS[ending](name, model, num_classes)
+            model = ENDINGS[ending](name, model, num_classes)
             _check_output(name, model, input_shape, num_classes)
     return model
 
 
 def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
-    if re.fullmatch(r"mlp(-\d+)*", name):
-        hidden = tuple(int(size) for size in name.split("-")[1:])
-        sizes = {"hidden": hidden} if hidden else {}
-        return MLP(math.prod(input_shape), num_classes=num_classes, **sizes)
-    for pattern, network in _IMAGE_NETWORKS.items():
-        if match := re.fullmatch(pattern, name):
-            if len(input_shape) != 3:
-                raise InputError(
-                    f"model={name!r} takes images (channels, height, width), but one input has shape {input_shape}; "
-                    "use mlp."
-                )
-            return network(*map(int, match.groups()), **_arguments(network, input_shape, num_classes))
-    raise InputError(f"model={name!r} is unknown; choose from {_KNOWN}.")
+    entry, numbers = find_model(name)
+    if entry.images and len(input_shape) != 3:
+        raise InputError(
+            f"model={name!r} takes images (channels, height, width), but one input has shape {input_shape}; use mlp."
+        )
+    return entry.make(*numbers, **_arguments(entry.make, input_shape, num_classes))
 
 
 def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
@@ -118,7 +82,7 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
         ) from error
     try:
         model = factory(**arguments)
-    except Exception as error:  # whatever the user's factory raises
+    except Exception as error:  # anything the user's factory raises
         raise InputError(f"model={name!r}: the factory failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"model={name!r}: the factory returned a {type(model).__name__}; return a torch.nn.Module.")

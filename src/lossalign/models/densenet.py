@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from lossalign.core import InputError
 from lossalign.models.init import kaiming_
+from lossalign.models.registry import MODELS, ModelEntry
 
 
 class DenseLayer(nn.Module):
-    """[x, conv3×3(relu(bn(conv1×1(relu(bn(x))))))]: k new channels beside the old, through a bottleneck of 4k."""
+    """[x, conv3×3(relu(bn(conv1×1(relu(bn(x))))))]: k channels are appended, through a bottleneck of 4k."""
 
     def __init__(self, before: int, growth: int) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class DenseNet(nn.Module):
         growth: k, the channels each layer adds.
         in_channels: channels of the images.
         num_classes: C.
-        compression: θ, the share of the channels kept between two blocks.
+        compression: θ, the fraction of the channels kept between two blocks.
 
     Example:
         >>> sum(p.numel() for p in DenseNet(100, 12).parameters())
@@ -84,3 +85,6 @@ class DenseNet(nn.Module):
         features = F.relu(self.norm(self.layers(x)))
         logits: Tensor = self.linear(features.mean((-2, -1)))
         return logits
+
+
+MODELS.add("densenet-100-12", "DenseNet: depth, growth", ModelEntry(pattern=r"densenet-(\d+)-(\d+)", make=DenseNet))

@@ -1,4 +1,4 @@
-"""Networks for embeddings of images, and the layer that gives any network's outputs length 1."""
+"""Networks for embeddings of images, and a wrapper that normalises any network's outputs to length 1."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from lossalign.core import InputError
 from lossalign.models.init import kaiming_
+from lossalign.models.registry import ENDINGS, MODELS, ModelEntry
 
 
 def unit_length(x: Tensor) -> Tensor:
-    """x / ‖x‖ over the last axis, in float32 at least whatever autocast says; zeros stay zeros.
+    """x / ‖x‖ over the last axis, at least in float32, also under autocast; zeros stay zeros.
 
     Example:
         >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -25,7 +26,7 @@ def unit_length(x: Tensor) -> Tensor:
 
 
 class UnitOutput(nn.Module):
-    """A network whose outputs are brought to length 1: embeddings on the unit sphere.
+    """A network whose outputs are normalised to length 1: embeddings on the unit sphere.
 
     Args:
         network: maps inputs to [B, D].
@@ -85,7 +86,7 @@ class TrunkBlock(nn.Module):
     """relu(x + bn(conv(… relu(bn(conv(x)))))); where the size changes, bn(conv1×1(x)) takes the place of x.
 
     Args:
-        before: channels that come in.
+        before: input channels.
         widths: channels of the convolutions: two for a basic block, three for a bottleneck.
         kernels: their sizes.
         stride: of the first 3×3 convolution.
@@ -116,8 +117,8 @@ _SMALL = 64
 class ResNetTrunk(nn.Module):
     """ResNet for photographs (He et al. 2016, arXiv 1512.03385, table 1), with a linear layer to the outputs.
 
-    Images of at most 64×64 pixels meet a 3×3 convolution in place of the 7×7 convolution of stride 2 and the pooling
-    behind it. In bottlenecks the 3×3 convolution has the stride.
+    For images of at most 64×64 pixels, a 3×3 convolution replaces the 7×7 convolution of stride 2 and the pooling after
+    it. In bottlenecks the 3×3 convolution has the stride.
 
     Args:
         depth: 18, of basic blocks, or 50, of bottlenecks.
@@ -157,3 +158,12 @@ class ResNetTrunk(nn.Module):
         features: Tensor = self.blocks(self.stem(x))
         outputs: Tensor = self.linear(features.mean((-2, -1)))
         return outputs
+
+
+MODELS.add("embedding-cnn", "four convolutions, for embeddings", ModelEntry(pattern="embedding-cnn", make=EmbeddingCNN))
+MODELS.add(
+    "resnet18-trunk",
+    "ResNet-18 or -50 as for ImageNet, for embeddings",
+    ModelEntry(pattern=r"resnet(\d+)-trunk", make=ResNetTrunk),
+)
+ENDINGS.add("+unit", "outputs normalised to length 1", lambda name, model, outputs: UnitOutput(model))

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from lossalign.core import InputError
+from lossalign.models.registry import MODELS, ModelEntry
 
 _UNITS = {20: (1, 2, 4, 1), 64: (3, 8, 16, 3)}
 
 
 class FaceUnit(nn.Module):
-    """x + prelu(conv3×3(prelu(conv3×3(x)))), without BatchNorm: weights start small, or 30 units in a row explode."""
+    """x + prelu(conv3×3(prelu(conv3×3(x)))), without BatchNorm, so initial weights must be small."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class FaceUnit(nn.Module):
 
 
 class FaceResNet(nn.Module):
-    """Four stages of prelu(conv3×3) with stride 2 and residual units, then a linear layer on all that is left.
+    """Four stages of prelu(conv3×3) with stride 2 and residual units, then a linear layer.
 
     Weights start as in the authors' network: N(0, 0.01²) in the residual units, uniform with variance 1 / fan_in
     elsewhere, biases 0.
@@ -72,3 +73,6 @@ def _uniform_(layer: nn.Conv2d | nn.Linear) -> nn.Module:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+MODELS.add("face20", "SphereFace network of 20 or 64 layers", ModelEntry(pattern=r"face(\d+)", make=FaceResNet))

@@ -1,4 +1,4 @@
-"""The initialisation that the image networks share."""
+"""The initialisation of the image networks."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lossalign.core import InputError
 from lossalign.models.init import kaiming_
+from lossalign.models.registry import MODELS, ModelEntry
 
 
 def shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
@@ -80,3 +81,6 @@ class ResNet(nn.Module):
         features: Tensor = self.blocks(F.relu(self.norm(self.conv(x))))
         logits: Tensor = self.linear(features.mean((-2, -1)))
         return logits
+
+
+MODELS.add("resnet32", "ResNet for 32×32 images, any depth 6n + 2", ModelEntry(pattern=r"resnet(\d+)", make=ResNet))

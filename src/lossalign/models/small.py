@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from lossalign.core import InputError
 from lossalign.models.init import kaiming_
+from lossalign.models.registry import MODELS, ModelEntry
 
 
 class SmallCNN(nn.Module):
@@ -50,8 +52,8 @@ class MLP(nn.Module):
     """Linear layers with ReLU between them, on the flattened input.
 
     Args:
-        inputs: numbers in one input, over all its axes.
-        hidden: sizes of the hidden layers; none makes it a linear model.
+        inputs: number of values in one input, over all its axes.
+        hidden: sizes of the hidden layers; with none, the model is linear.
         num_classes: C.
 
     Example:
@@ -81,3 +83,18 @@ class MLP(nn.Module):
             x = F.relu(layer(x))
         logits: Tensor = self.layers[-1](x)
         return logits
+
+
+MODELS.add("small-cnn", "three convolutions, for small images", ModelEntry(pattern="small-cnn", make=SmallCNN))
+
+
+def _mlp(*hidden: int, input_shape: tuple[int, ...], num_classes: int) -> MLP:
+    sizes = {"hidden": hidden} if hidden else {}
+    return MLP(math.prod(input_shape), num_classes=num_classes, **sizes)
+
+
+MODELS.add(
+    "mlp-64-32",
+    "fully connected: sizes of the hidden layers; `mlp` alone has its default sizes",
+    ModelEntry(pattern=r"mlp((?:-\d+)*)", make=_mlp, images=False),
+)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lossalign.core import InputError
 from lossalign.models.init import kaiming_
+from lossalign.models.registry import MODELS, ModelEntry
 
 
 class WideBlock(nn.Module):
@@ -74,3 +75,6 @@ class WideResNet(nn.Module):
         features = F.relu(self.norm(self.blocks(self.conv(x))))
         logits: Tensor = self.linear(features.mean((-2, -1)))
         return logits
+
+
+MODELS.add("wrn-28-10", "wide ResNet: depth 6n + 4, width", ModelEntry(pattern=r"wrn-(\d+)-(\d+)", make=WideResNet))

@@ -1,4 +1,4 @@
-"""What a run folder has to say, in pictures; reads plain files, never a model."""
+"""Figures of a run folder; drawn from its plain files, without a model."""
 
 from lossalign.report.figures import curves_figure, phi_figure, write_pictures
 from lossalign.report.retrieval import distances_figure, neighbours_figure, write_retrieval

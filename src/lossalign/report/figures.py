@@ -1,6 +1,6 @@
-"""Pictures of a run folder: how every child's metric went, and where Φ went.
+"""Figures of a run folder: the metric of every child, and Φ, while training.
 
-Reads ``config.json``, ``arms.json``, ``metrics.jsonl`` and ``phi-<population>.npz``; never a model.
+They are drawn from ``config.json``, ``arms.json``, ``metrics.jsonl`` and ``phi-<population>.npz``, without a model.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lossalign.report.folder import Array, Curves, PhiGroup, SavedRun, finite_mean, read_groups
 from lossalign.report.style import FRAME, GRID, INK, SOFT, as_label, dress, method_colours, new_figure, save
+from lossalign.runs import Curves, PhiGroup, SavedRun, finite_mean, read_groups
+from lossalign.runs.saved import Array
 
 try:
     from matplotlib import colormaps
@@ -22,7 +23,7 @@ try:
     from matplotlib.figure import SubFigure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 except ImportError:
-    pass  # ``new_figure`` says so
+    pass  # ``new_figure`` reports it
 
 _MOST_LINES = 60
 _MOST_BANDS = 4
@@ -32,32 +33,32 @@ _BAND = "band: middle 80 % of the children"
 
 
 def write_pictures(run: Path) -> list[Path]:
-    """Draw every picture of the run folder ``run`` and return their paths."""
+    """Draw every figure of the run folder ``run`` and return their paths."""
     return [curves_figure(run), phi_figure(run)]
 
 
 def curves_figure(run: Path) -> Path:
-    """Draw ``curves.png``: the selection-split metric of every child while it trained, and where it ended.
+    """Draw ``curves.png``: the metric of every child on the selection split while it trained, and at the end.
 
-    Left: a thin line for each child (a band where a method has more than 60; neither in a comparison of more than
-    eight methods, whose later colours come again dashed) and a strong line for each method's
-    mean. Right, in the order of the curves: the last value of every child, the mean of every seed, and the mean of
-    the method; its coloured names are the legend.
+    Left: a thin line for each child (a band if a method has more than 60; neither in a comparison of more than eight
+    methods, where colours repeat with dashed lines) and a strong line for each method's mean. Right, in the order of
+    the curves: the last value of every child, the mean of every seed, and the mean of the method; the coloured names
+    are the legend.
 
     Args:
         run: the run folder.
 
     Returns:
-        The path of the picture.
+        The path of the figure.
     """
     read = SavedRun.read(run)
     methods = {name: Curves.read(read, name) for name in read.methods}
-    colours = method_colours(read.methods)
+    colours = method_colours(read.methods, read.baselines, read.learners)
     figure = new_figure(
         f"{read.task}: {read.metric} on the selection split", height=max(4.8, 1.9 + 0.42 * len(methods))
     )
     left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
-    _draw_curves(left, methods, colours)
+    _draw_curves(left, methods, colours, read.baselines)
     left.set_ylabel(f"{read.metric}, {read.direction}", parse_math=False)
     _draw_ends(right, methods, colours, read.percent)
     if read.percent:
@@ -69,18 +70,19 @@ def curves_figure(run: Path) -> Path:
 def phi_figure(run: Path) -> Path:
     """Draw ``phi.png``: how the loss parameters Φ moved, as a mean over the children of the learning method.
 
-    The method is ``ala`` if the run has it, otherwise the first that is not ``fixed``. A group whose parameters speak
-    of one class, or of none, is drawn as lines coloured by class; a group of class pairs as matrices at up to four
-    moments. Groups that never moved are left out if another did.
+    The method is the learner if the run has one, otherwise the first that is not a baseline. A group whose parameters
+    belong to one class, or to none, is drawn as lines, coloured and labelled by class; a group of class pairs as
+    matrices at up to four iterations. The title of a group says what a direction means; where only differences matter,
+    values are centred. Groups that never moved are left out if another did.
 
     Args:
         run: the run folder.
 
     Returns:
-        The path of the picture.
+        The path of the figure.
     """
     read = SavedRun.read(run)
-    method = min(read.methods, key=lambda name: (name != "ala", name == "fixed"))
+    method = (*read.learners, *(name for name in read.methods if name not in read.baselines), *read.methods)[0]
     groups, iterations = read_groups(read, method)
     groups = [group for group in groups if group.moved] or groups
     children = groups[0].values.shape[1]
@@ -94,9 +96,9 @@ def phi_figure(run: Path) -> Path:
     return save(figure, run / "phi.png")
 
 
-def _draw_curves(axes: Axes, methods: dict[str, Curves], colours: dict[str, str]) -> None:
+def _draw_curves(axes: Axes, methods: dict[str, Curves], colours: dict[str, str], baselines: list[str]) -> None:
     crowded = len(methods) > _MOST_METHODS
-    for name in () if crowded else sorted(methods, key=lambda name: name != "fixed"):
+    for name in () if crowded else sorted(methods, key=lambda name: name not in baselines):
         curves = methods[name]
         if curves.values.shape[1] > _MOST_LINES:
             _draw_band(axes, curves.iterations, curves.values, colours[name], alpha=0.15)
@@ -166,7 +168,7 @@ def _draw_lines(figure: SubFigure, group: PhiGroup, iterations: Array) -> None:
     if not group.moved:
         axes.set_ylim(min(mean.min(), 0) - 0.5, max(mean.max(), 0) + 0.5)
     if few:
-        _label_ends(axes, iterations[-1], mean[-1], group.labels, colours)
+        _label_ends(axes, iterations[-1], mean[-1], group.shown_labels, colours)
     else:
         _colour_bar(figure, axes, ScalarMappable(scale, colour_map), "class" if group.of_classes else "parameter")
 
@@ -241,9 +243,9 @@ def _label_ends(axes: Axes, x: float, ends: Array, labels: list[str], colours: A
 
 
 def _spread(wanted: Array, gap: float) -> Array:
-    """Heights near ``wanted``, in its order, at least ``gap`` apart, and within 0 and 1 where there is room.
+    """Heights near ``wanted``, in its order, at least ``gap`` apart, and within 0 and 1 if there is room.
 
-    Halfway between pushing the crowded ones up and pushing them down, each of which keeps the gaps.
+    The mean of pushing crowded ones up and pushing them down, each of which keeps the gaps.
 
     Example:
         >>> _spread(np.array([0.5, 0.5, 0.1]), gap=0.125).tolist()
@@ -267,7 +269,7 @@ def _late_limits(methods: list[Curves]) -> tuple[float, float]:
 
 
 def _end_limits(methods: list[Curves]) -> tuple[float, float, int]:
-    """A range for the last values that holds every mean but not what lies far out, and how many children it cuts."""
+    """A range for the last values with every mean but without outliers, and the number of children outside."""
     last = np.concatenate([curves.last for curves in methods])
     last = last[np.isfinite(last)]
     if not len(last):
@@ -285,12 +287,16 @@ def _with_margin(low: float, high: float) -> tuple[float, float]:
 
 
 def _sequential() -> Colormap:
-    """Viridis without its palest end, which a white page swallows."""
+    """Viridis without its palest end, which is hard to see on white."""
     return ListedColormap(colormaps["viridis"](np.linspace(0, 0.87, 256)))
 
 
 def _group_title(group: PhiGroup) -> str:
-    return group.name if group.moved else f"{group.name}: did not move"
+    """``offsets, centred: lower favours the class``."""
+    name = f"{group.name}, centred" if group.relative else group.name
+    if not group.moved:
+        return f"{name}: did not move"
+    return f"{name}: {group.reading}" if group.reading else name
 
 
 def _time_axis(axes: Axes, iterations: Array) -> None:

@@ -1,22 +1,19 @@
-"""Pictures of metric learning: who is found near whom, and how far pairs lie apart before and after training.
+"""Figures of metric learning: nearest neighbours of samples, and distances of pairs before and after training.
 
-Reads ``config.json`` and ``retrieval.npz``; never a model.
+They are drawn from ``config.json`` and ``retrieval.npz``, without a model.
 """
 
 from __future__ import annotations
 
-import json
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossalign.core.errors import RunFolderError
 from lossalign.report.style import GRID, INK, SOFT, as_label, dress, method_colours, new_figure, save
+from lossalign.runs import RETRIEVAL, SavedRetrieval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,72 +26,26 @@ _STEP, _BETWEEN, _NAME = 1.22, 0.5, 2.9
 _LETTERS, _LINES = 18, 3
 
 
-@dataclass(frozen=True)
-class Found:
-    """``retrieval.npz`` as arrays, and what ``config.json`` says of the run."""
-
-    task: str
-    metric: str
-    percent: bool
-    arrays: dict[str, NDArray[Any]]
-
-    @classmethod
-    def read(cls, run: Path) -> Found:
-        """Read the folder ``run`` of a run of metric learning that has finished."""
-        try:
-            config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-            with np.load(run / "retrieval.npz") as saved:
-                arrays = dict(saved)
-        except (OSError, ValueError, BadZipFile) as error:
-            raise RunFolderError(f"{run} has no retrieval.npz; name a run of metric learning that finished.") from error
-        return cls(config["task"]["name"], config["metric"].replace("-", " "), bool(config["percent"]), arrays)
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods that are shown."""
-        names: list[str] = self.arrays["methods"].tolist()
-        return names
-
-    @property
-    def has_images(self) -> bool:
-        """Whether there is something to look at."""
-        return "images" in self.arrays
-
-    @property
-    def seen(self) -> str:
-        """Which samples were looked at."""
-        samples, of = int(self.arrays["samples"]), int(self.arrays["of"])
-        number = f"the {of:,}" if samples == of else f"{samples:,} of the {of:,}"
-        return f"{number} samples of the {self.arrays['split']} split"
-
-    def score(self, method: int) -> str:
-        """The metric of a method, in words."""
-        value = float(self.arrays["scores"][method])
-        if np.isnan(value):
-            return f"{self.metric} has no value"
-        return f"{self.metric} {100 * value:.1f} %" if self.percent else f"{self.metric} {value:.4g}"
-
-
 def write_retrieval(run: Path) -> list[Path]:
-    """Draw the pictures of metric learning and return their paths; none in a run of classification."""
-    if not (run / "retrieval.npz").exists():
+    """Draw the figures of metric learning and return their paths; none in a run of classification."""
+    if not (run / RETRIEVAL).exists():
         return []
-    return [*([neighbours_figure(run)] if Found.read(run).has_images else []), distances_figure(run)]
+    return [*([neighbours_figure(run)] if SavedRetrieval.read(run).has_images else []), distances_figure(run)]
 
 
 def neighbours_figure(run: Path) -> Path:
-    """Draw ``neighbours.png``: a few samples, and what each method's best child finds nearest to them.
+    """Draw ``neighbours.png``: a few samples, and their nearest neighbours under each method's best child.
 
     A row is a query: the name of its class, its image, and for each method its nearest neighbours. A neighbour of the
-    query's class has a whole green frame and a ✓, one of another class a broken orange frame and a ✗.
+    query's class has a solid green frame and a ✓, one of another class a dashed orange frame and a ✗.
 
     Args:
         run: the run folder.
 
     Returns:
-        The path of the picture.
+        The path of the figure.
     """
-    found = Found.read(run)
+    found = SavedRetrieval.read(run)
     images, neighbours = found.arrays["images"], found.arrays["neighbours"]
     queries, count = neighbours.shape[1:]
     first, block = _NAME + _STEP + _BETWEEN, count * _STEP + _BETWEEN
@@ -107,7 +58,7 @@ def neighbours_figure(run: Path) -> Path:
         name = _short(found.arrays["names"][query])
         _write(axes, _NAME - 0.25, row * _STEP + 0.5, name, ha="right", va="center", color=INK)
         _draw_image(axes, images[query], _NAME, row * _STEP)
-    colours = method_colours(found.methods)
+    colours = method_colours(found.methods, found.baselines, found.learners)
     for method, name in enumerate(found.methods):
         left = first + method * block
         title = {"fontsize": 12, "fontweight": "bold", "color": colours[name]}
@@ -125,24 +76,24 @@ def neighbours_figure(run: Path) -> Path:
 
 
 def distances_figure(run: Path) -> Path:
-    """Draw ``distances.png``: how far positive and negative pairs lie apart, before training and after.
+    """Draw ``distances.png``: distances of positive and negative pairs, before and after training.
 
-    One panel for the untrained network and one for each method; a panel's title says which share of the two areas,
-    each 1, lies on top of the other.
+    One panel for the untrained network and one for each method; a panel's title says how much the two
+    distributions overlap.
 
     Args:
         run: the run folder.
 
     Returns:
-        The path of the picture.
+        The path of the figure.
     """
-    found = Found.read(run)
+    found = SavedRetrieval.read(run)
     edges = found.arrays["edges"]
     panels = {"before training": found.arrays["before"], **dict(zip(found.methods, found.arrays["after"], strict=True))}
-    # an untrained network may put all pairs into a few bins; what training made of them stays in sight
+    # an untrained network may put all pairs into a few bins; the scale is that of the trained ones
     peaks = {name: float(_shares(counts).max()) for name, counts in panels.items()}
     top = 1.06 * min(max(peaks.values()), 3 * max(peaks[name] for name in found.methods))
-    figure = new_figure(f"{found.task}: distances between {found.seen}", height=4.2)
+    figure = new_figure(f"{found.task}: distances between {found.samples}", height=4.2)
     row = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, counts) in zip(row, panels.items(), strict=True):
         _draw_pairs(axes, counts, edges)
@@ -163,7 +114,7 @@ def overlap(counts: Counts) -> float:
         counts: [2, bins].
 
     Returns:
-        From 0, where a distance tells the two kinds apart, to 1, where it tells nothing.
+        From 0, if distances separate the two kinds, to 1, if their distributions are equal.
 
     Example:
         >>> overlap(np.array([[2, 2, 0], [0, 3, 9]]))
@@ -185,7 +136,7 @@ def _draw_pairs(axes: Axes, counts: Counts, edges: NDArray[np.float64]) -> None:
 
 
 def _draw_image(axes: Axes, image: NDArray[np.uint8], x: float, y: float) -> None:
-    """In the middle of the tile at (x, y), as large as it allows."""
+    """Draw an image in the middle of the tile at (x, y), as large as possible."""
     sides = np.array(image.shape[:2]) / max(image.shape[:2])
     top, left = np.array([y, x]) + (1 - sides) / 2
     extent = (left, left + sides[1], top + sides[0], top)
@@ -205,9 +156,9 @@ def _write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
     axes.text(x, y, text, **{"fontsize": 10, "parse_math": False} | style)
 
 
-def _caption(found: Found) -> str:
+def _caption(found: SavedRetrieval) -> str:
     return (
-        f"A query, then its nearest neighbours among {found.seen}: ✓ of its class, ✗ of another. Best child of "
+        f"A query, then its nearest neighbours among {found.samples}: ✓ of its class, ✗ of another. Best child of "
         f"seed\u00a0{found.arrays['seed']}. Queries: spread over the classes; two with a wrong first neighbour, if any."
     )
 

@@ -1,4 +1,4 @@
-"""What all pictures look alike in: colours, frames, titles."""
+"""The common style of all figures: colours, frames, titles."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ except ImportError as error:
     _MISSING = error
 
 INK, SOFT, FRAME, GRID = "#222222", "#5f5f5f", "#bbbbbb", "#e4e4e4"
-_FIXED = "#7f7f7f"
+_BASELINE = "#7f7f7f"
 _LETTERS = 30
 # Okabe and Ito's colours without yellow and black, then three of Paul Tol's
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
 
 
-def method_colours(methods: list[str]) -> dict[str, str]:
-    """Grey for ``fixed``; the first colour for ``ala``, so that it looks alike in every picture."""
-    others = sorted((name for name in methods if name != "fixed"), key=lambda name: name != "ala")
-    return {"fixed": _FIXED} | {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(others)}
+def method_colours(methods: list[str], baselines: list[str], learners: list[str]) -> dict[str, str]:
+    """Grey for the first baseline; the first colour for the first learner, so that it is the same in every figure."""
+    grey = [name for name in baselines if name in methods][:1]
+    first = [name for name in learners if name in methods][:1]
+    others = [*first, *(name for name in methods if name not in grey + first)]
+    shown = {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(others)}
+    return dict.fromkeys(grey, _BASELINE) | shown
 
 
 def as_label(method: str) -> str:
-    """A method's name as pictures show it: of a policy's file its folder and name, on two lines if it is long.
+    """A method's name in figures: a policy file is shortened to its folder and name; a long name takes two lines.
 
     Example:
         >>> print(as_label("ala:policy=runs/lfw/policy-302.safetensors,freeze=true,children=2"))
@@ -46,9 +49,9 @@ def as_label(method: str) -> str:
 
 
 def new_figure(title: str, height: float) -> Figure:
-    """An empty page of the usual width."""
+    """An empty figure of the usual width."""
     if _MISSING is not None:
-        raise InputError("Pictures need matplotlib; install it with: pip install 'lossalign[report]'.") from _MISSING
+        raise InputError("Figures need matplotlib; install it with: pip install 'lossalign[report]'.") from _MISSING
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(11.5, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
@@ -57,7 +60,7 @@ def new_figure(title: str, height: float) -> Figure:
 
 
 def dress(axes: Axes, title: str, size: int = 12) -> None:
-    """Title on the left, quiet labels, no frame but the two axes."""
+    """Set the title on the left, grey labels, and no frame except the two axes."""
     axes.set_title(title, fontsize=size, color=INK, loc="left", parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.label.set(fontsize=10, color=SOFT)
@@ -68,6 +71,6 @@ def dress(axes: Axes, title: str, size: int = 12) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the picture and return its path."""
+    """Write the figure and return its path."""
     figure.savefig(path, dpi=150)
     return path

@@ -1,4 +1,4 @@
-"""What ALA is measured against. Rivals move Φ through the same protocol, so that only the decision differs."""
+"""Rivals: controllers that ALA is compared with. They use the same protocol, so that only the decision differs."""
 
 from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController

@@ -1,4 +1,4 @@
-"""The rival for costs: calibrate the outputs afterwards, then decide for the class that is expected to cost least."""
+"""Decisions by cost: calibrate the outputs after training, then choose the class with the lowest expected cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def calibrate(outputs: Tensor, targets: Tensor, prior: float = 1e-2) -> tuple[Te
     Args:
         outputs: logits of one child [V, C].
         targets: labels [V].
-        prior: pull of the offsets towards zero.
+        prior: weight of the penalty on the offsets.
 
     Example:
         >>> outputs, targets = torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]), torch.tensor([0, 1, 1])
@@ -40,7 +40,7 @@ def calibrate(outputs: Tensor, targets: Tensor, prior: float = 1e-2) -> tuple[Te
 
 
 def expected_costs(outputs: Tensor, costs: Tensor) -> Tensor:
-    """What each decision j is expected to cost, Σ_i p_i c_ij [V, C], p = softmax of the outputs [V, C].
+    """Expected cost of each decision j, Σ_i p_i c_ij [V, C], p = softmax of the outputs [V, C].
 
     Example:
         >>> expected_costs(torch.zeros(1, 2), torch.tensor([[0.0, 10.0], [1.0, 0.0]]))

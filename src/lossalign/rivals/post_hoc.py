@@ -1,4 +1,4 @@
-"""The rival that needs no training: offsets fitted to the outputs afterwards."""
+"""Offsets fitted to the outputs after training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refit: train again on more data, under the Φ that a policy moved the first time."""
+"""Refit: training again on more data, under the Φ of an earlier training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Schedule = dict[str, Tensor]
 """Φ at every step by group, each [steps, size]."""
 
 FOLLOWING = ("offsets", "weights")
-"""Groups whose Φ answers to the class frequencies."""
+"""Groups whose Φ depends on the class frequencies."""
 
 
 def rescaled(schedule: Schedule, before: Tensor, after: Tensor) -> Schedule:
@@ -21,7 +21,7 @@ def rescaled(schedule: Schedule, before: Tensor, after: Tensor) -> Schedule:
 
     Offsets and class weights are split, at every step, into what follows the class frequencies and the rest,
     b = τ log π + r (least squares; log π centred); b′ = τ log π′ + r. So logit adjustment stays logit adjustment, zero
-    stays zero, and what the metric asked for beside the frequencies is kept.
+    stays zero, and what does not follow the frequencies is kept.
 
     Example:
         >>> import torch
@@ -51,7 +51,7 @@ class ReplayedController:
     Args:
         spec: the loss's parameters; groups without a schedule stay at their start.
         children: n.
-        schedule: gives it; as long as it has no steps it still has to be learned, and Φ is at its start.
+        schedule: returns the schedule; while that has no steps, because it is not learned yet, Φ is at its start.
     """
 
     def __init__(self, spec: ParameterSpec, *, children: int, schedule: Callable[[], Schedule]) -> None:
@@ -71,18 +71,18 @@ class ReplayedController:
 
     @property
     def parents(self) -> Tensor | None:
-        """Everybody goes on with its own weights."""
+        """None: no child copies weights."""
         return None
 
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """On to the next."""
+    def move(self, observation: Observation) -> dict[str, Tensor]:
+        """Advance by one step of the schedule."""
         self._step += 1
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the schedule it stands."""
+        """The position in the schedule."""
         return {"step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self._step = state["step"]

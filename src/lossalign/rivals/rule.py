@@ -1,4 +1,4 @@
-"""One controller for every rival: Φ follows a rule that does not learn."""
+"""A controller for rivals: Φ follows a rule that does not learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lossalign.core import Observation, ParameterSpec
 
 Rule = Callable[[Tensor, Observation], Tensor]
-"""From today's Φ [n, P] and what was observed to the next Φ [n, P], or one for all children [P]."""
+"""(current Φ [n, P], observation) → the next Φ [n, P], or one for all children [P]."""
 
 
 class RuleController:
@@ -22,7 +22,7 @@ class RuleController:
         children: n.
         rule: the next Φ.
         start: the first Φ [n, P] or [P]; the loss's own start if None.
-        generator: the rule's random stream, if it has one, so that a resumed run goes on with it.
+        generator: the rule's random stream, if it has one; it is saved, so that a resumed run continues it.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class RuleController:
 
     @property
     def parents(self) -> Tensor | None:
-        """Everybody goes on with its own weights."""
+        """None: no child copies weights."""
         return None
 
-    def step(self, seen: Observation) -> dict[str, Tensor]:
-        """Follow the rule."""
-        self._phi = self._fitted(self._rule(self._phi, seen))
+    def move(self, observation: Observation) -> dict[str, Tensor]:
+        """Set Φ by the rule."""
+        self._phi = self._fitted(self._rule(self._phi, observation))
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Today's Φ, and the random stream."""
+        """The current Φ, and the random stream."""
         state = None if self._generator is None else self._generator.get_state()
         return {"phi": self._phi, "generator": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self._phi = state["phi"]
         if self._generator is not None:
             self._generator.set_state(state["generator"])

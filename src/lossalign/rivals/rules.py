@@ -1,4 +1,4 @@
-"""Rivals that look at the children and do not learn: a rule of thumb, and the paper's two matrices."""
+"""Rivals that observe the children and do not learn: the proportional rule, and the paper's two matrices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lossalign.core import Observation, ParameterSpec
 from lossalign.rivals.rule import RuleController
 
 
-def proportional_move(statistics: Tensor, step: Tensor) -> Tensor:
-    """Lower the offset of classes that are worse than the others: −β · z, z the standardised loss, |z| ≤ 1 [n, C].
+def proportional_move(statistics: Tensor, beta: Tensor) -> Tensor:
+    """Moves that lower the offset of classes worse than the others: −β · z, z the standardised loss, |z| ≤ 1 [n, C].
 
     An offset b_c below the others makes the training loss ask for larger logits of class c, as logit adjustment does
     for rare classes.
@@ -20,34 +20,34 @@ def proportional_move(statistics: Tensor, step: Tensor) -> Tensor:
         tensor([[ 0.3000, -0.3000]])
     """
     z = (statistics - statistics.mean(1, keepdim=True)) / statistics.std(1, keepdim=True, correction=0).clamp(min=1e-6)
-    return -step * z.clamp(-1, 1)
+    return -beta * z.clamp(-1, 1)
 
 
 def proportional_rule(spec: ParameterSpec, children: int) -> RuleController:
-    """Told that classes matter equally: offsets follow the validation loss of each class."""
+    """Offsets follow the validation loss of each class, so that all classes count equally."""
     offsets = spec.select(["offsets"])
 
-    def rule(phi: Tensor, seen: Observation) -> Tensor:
+    def rule(phi: Tensor, observation: Observation) -> Tensor:
         phi = phi.clone()
-        phi[:, offsets] += proportional_move(seen.statistics[:, offsets, 0], spec.step[offsets])
+        phi[:, offsets] += proportional_move(observation.statistics[:, offsets, 0], spec.beta[offsets])
         return phi
 
     return RuleController(spec, children, rule)
 
 
 def random_matrix(spec: ParameterSpec, children: int, generator: torch.Generator, noise: float = 0.1) -> RuleController:
-    """The paper's control "random matrix": Φ_t is the identity with 10 % noise, drawn anew at every step."""
+    """The paper's control "random matrix": Φ_t is the identity with 10 % noise, drawn again at every step."""
 
     def draw() -> Tensor:
         return spec.initial + noise * torch.randn(children, spec.size, generator=generator)
 
-    return RuleController(spec, children, rule=lambda phi, seen: draw(), start=draw(), generator=generator)
+    return RuleController(spec, children, rule=lambda phi, observation: draw(), start=draw(), generator=generator)
 
 
 def random_phi(spec: ParameterSpec, children: int, generator: torch.Generator) -> RuleController:
-    """Each child trains under another Φ, drawn evenly from its range: the room there is without any controller."""
+    """Each child trains under its own constant Φ, drawn uniformly from its range."""
     drawn = spec.low + (spec.high - spec.low) * torch.rand(children, spec.size, generator=generator)
-    return RuleController(spec, children, rule=lambda phi, seen: phi, start=drawn)
+    return RuleController(spec, children, rule=lambda phi, observation: phi, start=drawn)
 
 
 def confusion_phi(statistics: Tensor) -> Tensor:
@@ -64,5 +64,5 @@ def confusion_phi(statistics: Tensor) -> Tensor:
 
 
 def confusion_matrix(spec: ParameterSpec, children: int) -> RuleController:
-    """The paper's control "confusion matrix": Φ_t is what the children confuse now."""
-    return RuleController(spec, children, rule=lambda phi, seen: confusion_phi(seen.statistics))
+    """The paper's control "confusion matrix": Φ_t is the current confusion of the children."""
+    return RuleController(spec, children, rule=lambda phi, observation: confusion_phi(observation.statistics))

@@ -1,4 +1,4 @@
-"""Rivals that know the class frequencies and never look at the metric: Φ as a function of the time alone."""
+"""Rivals that use the class frequencies and not the metric: Φ depends on time only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def logit_adjustment(counts: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def cost_weights(costs: Tensor) -> Tensor:
-    """Log class weights [C] by what a mistake on a class costs on average, from costs [C, C], centred.
+    """Log class weights [C] from the mean cost of a mistake on each class, given costs [C, C], centred.
 
     Example:
         >>> cost_weights(torch.tensor([[0.0, 4.0], [1.0, 0.0]]))
@@ -45,14 +45,14 @@ def cost_weights(costs: Tensor) -> Tensor:
 
 def fixed(spec: ParameterSpec, children: int) -> RuleController:
     """Φ stays at its start: cross-entropy, under ``AlignedLoss``."""
-    return RuleController(spec, children, rule=lambda phi, seen: phi)
+    return RuleController(spec, children, rule=lambda phi, observation: phi)
 
 
 def designed(spec: ParameterSpec, children: int, group: str, values: Tensor, since: float = 0.0) -> RuleController:
-    """One group at ``values`` from ``since`` (a fraction of the run) on, everything else at its start.
+    """One group is at ``values`` from the fraction ``since`` of the run; all else is at its start.
 
-    Values beyond the range of the group are cut: classes that differ more than e^6-fold in size are treated as if they
-    differed that much.
+    Values beyond the range of the group are clipped: classes that differ more than e^6-fold in size are treated as if
+    they differed that much.
     """
     until, after = spec.initial, spec.initial.clone()
     after[spec.select([group])] = values
@@ -60,4 +60,4 @@ def designed(spec: ParameterSpec, children: int, group: str, values: Tensor, sin
     def at(progress: float) -> Tensor:
         return after if progress >= since else until
 
-    return RuleController(spec, children, rule=lambda phi, seen: at(seen.progress), start=at(0.0))
+    return RuleController(spec, children, rule=lambda phi, observation: at(observation.progress), start=at(0.0))

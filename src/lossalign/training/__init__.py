@@ -1,13 +1,17 @@
-"""Where the ring closes: the user's own loop, the population's loop, and checkpoints."""
+"""Algorithm 1: in the user's own loop, for a population of children, and its checkpoints."""
 
 from lossalign.training.aligner import Aligner
 from lossalign.training.checkpoint import load_checkpoint, previous, save_checkpoint
+from lossalign.training.driver import statistics_name
+from lossalign.training.history import History, Move
 from lossalign.training.loop import Population, StepRecord
 from lossalign.training.observe import LabelledSet, check_validation, measure
 
 __all__ = [
     "Aligner",
+    "History",
     "LabelledSet",
+    "Move",
     "Population",
     "StepRecord",
     "check_validation",
@@ -15,4 +19,5 @@ __all__ = [
     "measure",
     "previous",
     "save_checkpoint",
+    "statistics_name",
 ]

@@ -1,122 +1,61 @@
-"""For the user's own training loop: three lines more than without."""
+"""Algorithm 1 in the user's own training loop: three lines more than without."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data.distributed import DistributedSampler
 
-from lossalign.children import average_, average_decay
-from lossalign.control import LearningController, Policy, Preset, default, discounted_metric, evaluation_points
+from lossalign.control import Policy, Preset, default, discounted_metric, evaluation_points
 from lossalign.core import InputError, Ranks, check_same, fingerprint, generator
 from lossalign.losses import AdaptiveLoss
-from lossalign.metrics import Metric, PipelineMetric, as_metric, error
-from lossalign.training.observe import check_finite, check_validation, measure, observe
+from lossalign.metrics import PipelineMetric, as_metric, error
+from lossalign.training.averaging import WeightAverage
+from lossalign.training.driver import Driver, Given, make_controller, on_cpu
+from lossalign.training.history import History, Move, MoveLog
+from lossalign.training.notices import Once
+from lossalign.training.observe import observe, sensitivity_cost
+from lossalign.training.use import check_batch, check_state, checked_every, looks_like_probabilities, refuse_renamed
+from lossalign.training.validation import Forward, Validation, forward_pair
+from lossalign.training.weights import Weights, check_model, check_same_weights, evaluating, prefix_of, weights_of
 
-Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
-"""(model, batch of the validation loader) → (outputs, targets). A model in DDP is given without its wrapper."""
-
-
-def forward_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of a batch ``(inputs, targets)``, on the model's device."""
-    inputs, targets = batch
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return model(inputs.to(device)), targets.to(device)
-
-
-@contextmanager
-def evaluating(model: nn.Module, weights: dict[str, Tensor] | None) -> Iterator[None]:
-    """Eval mode, no gradients, and ``weights`` in place of the model's own; everything is put back afterwards.
-
-    So is torch's global random stream, from which every pass over a ``DataLoader`` draws.
-    """
-    gpus = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-    modes = [(module, module.training) for module in model.modules()]
-    live = model.state_dict()
-    saved = {} if weights is None else {name: tensor.clone() for name, tensor in live.items()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng(list(gpus)):
-            if weights is not None:
-                _copy_into(live, weights)
-            model.eval()
-            yield
-    finally:
-        with torch.no_grad():
-            _copy_into(live, saved)
-        for module, mode in modes:
-            module.training = mode
+_FORGOTTEN = 1000
+"""Losses without a step that are never too many: one step may accumulate the gradients of hundreds of batches."""
 
 
-def _full_precision(tensor: Tensor) -> Tensor:
-    """Half-precision weights as float32: an average of them would stall at their resolution."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _names(loss: AdaptiveLoss) -> list[str]:
-    return [f"{group.name}/{label}" for group in loss.spec.groups for label in group.labels]
-
-
-def _copy_into(live: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
-    for name, tensor in weights.items():
-        live[name].copy_(tensor)
-
-
-def whole_set(part: Tensor, loader: Any, ranks: Ranks) -> Tensor:
-    """All ranks' parts of a sharded validation set, one after another.
-
-    A ``DistributedSampler`` deals samples in turn and repeats the first ones until all ranks have as many: its order is
-    restored and what it repeated is dropped, so that the set is the one that a single process would read.
-    """
-    sizes = ranks.exchange(lambda: len(part))
-    whole = ranks.gather(part, sizes)
-    sampler = getattr(loader, "sampler", None)
-    if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != ranks.count or len(set(sizes)) > 1:
-        return whole
-    in_turn: Tensor = whole.unflatten(0, (ranks.count, -1)).transpose(0, 1).flatten(0, 1)
-    return in_turn[: len(sampler.dataset)]  # type: ignore[arg-type]
-
-
-def _start(policy: object, loss: AdaptiveLoss, preset: Preset) -> Policy | None:
-    """The policy to start from; None for a fresh one."""
-    if isinstance(policy, Policy):
-        return policy
-    if policy not in ("auto", "fresh"):
-        raise InputError(f"policy={policy!r}: give a lossalign.Policy, 'auto' or 'fresh'; Policy.load reads a file.")
-    if policy == "fresh":
-        return None
-    return Policy.pretrained_for(tuple(loss.spec.slices), preset.layout(loss.num_statistics))
-
-
-class Aligner:
-    """A loss whose parameters follow a validation metric while your model trains.
+class Aligner(nn.Module):
+    """A loss whose parameters Φ follow a validation metric while your model trains.
 
     It changes Φ and nothing else: any optimiser, scheduler, sampler, mixed precision and gradient accumulation stay
     yours. Call ``step`` once for every ``optimizer.step()``.
 
+    It is a module without parameters: Φ is the buffer ``phi`` [P], which follows ``to(device)``, and everything else
+    that a run needs to resume bit for bit is in ``state_dict()``. A module of your own may hold it.
+
     In a process group (DDP) every rank makes one with the same arguments and calls it at every iteration. Φ is then the
-    same on all ranks, which is checked at every step; what is measured are the weights of the wrapped module, with the
+    same on all ranks, which is checked at every move; what is measured are the weights of the wrapped module, with the
     BatchNorm statistics of rank 0.
 
     Args:
         loss: an ``AdaptiveLoss``.
         metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
-            or ``(model, loader) -> float`` (its parameters so named) with ``higher_is_better`` said.
+            or ``(model, loader) -> float`` (its parameters so named) with ``higher_is_better`` given.
         val_loader: batches ``(inputs, targets)`` that the model does not train on, in the same order every time.
         total_steps: optimiser iterations of the whole run.
         every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
-        preset: the controller's switches, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
+        preset: the controller's options, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
             used: all groups of the loss you give are moved.
-        policy: a policy to start from, e.g. ``Policy.load("policy.safetensors")`` of a run with many children;
-            ``"fresh"`` for one that knows nothing; or ``"auto"``: the one that comes with lossalign if it fits the loss
-            (``AlignedLoss`` with offsets alone) and the preset, else a fresh one. One model alone teaches a fresh
-            policy little: see docs/results.md.
-        learn: whether the policy learns on; None: if it is fresh or was given, while the one that comes with lossalign
+        controller: who moves Φ. ``"auto"``: the policy that comes with lossalign if it fits the loss (``AlignedLoss``
+            with offsets alone) and the preset, else a fresh one. ``"fresh"``: a policy that knows nothing; one model
+            alone teaches it little, see docs/results.md. A ``Policy`` to start from, e.g.
+            ``Policy.load("policy.safetensors")`` of a run with many children. A function
+            ``(spec, children, generator) -> Controller``, for a rival or a controller of your own; or the
+            ``"module:attribute"`` of a policy or such a function.
+        learn: whether the policy learns; None: if it is fresh or was given, while the one that comes with lossalign
             is used as it is.
         higher_is_better: the metric's direction, if it does not say so itself.
         forward: how to get ``(outputs, targets)`` from the model and a batch of ``val_loader``.
@@ -125,8 +64,25 @@ class Aligner:
             metric is then of all parts together; what a ``DistributedSampler`` repeats is counted once, what another
             sampler repeats is counted as often as it comes) or, by default, all of it. A ``(model, loader)`` metric
             sees its rank's loader, and must gather by itself if that is a part.
-        device: where the controller works. Your GPU pays if the loss has hundreds of parameters: many classes, pairs.
+        **renamed: former names of arguments, refused with their new ones.
+
+    Example:
+        >>> from lossalign.losses import AlignedLoss
+        >>> from lossalign.metrics import BalancedError
+        >>> batch = torch.eye(3), torch.arange(3)
+        >>> model = nn.Linear(3, 3)
+        >>> aligner = Aligner(AlignedLoss(3), BalancedError(), [batch], total_steps=20, every=10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> for _ in range(20):
+        ...     optimizer.zero_grad()
+        ...     aligner(model(batch[0]), batch[1]).backward()
+        ...     optimizer.step()
+        ...     move = aligner.step(model)
+        >>> move.step, move.iteration, aligner.history.phi.shape
+        (2, 20, torch.Size([2, 3]))
     """
+
+    phi: Tensor
 
     def __init__(
         self,
@@ -137,262 +93,261 @@ class Aligner:
         *,
         every: int | None = None,
         preset: Preset | None = None,
-        policy: Policy | Literal["auto", "fresh"] = "auto",
+        controller: Given = "auto",
         learn: bool | None = None,
         higher_is_better: bool | None = None,
         forward: Forward = forward_pair,
         seed: int = 0,
         val_sharded: bool = False,
-        device: torch.device | str = "cpu",
+        **renamed: Any,
     ) -> None:
-        if not isinstance(loss, AdaptiveLoss):
-            raise InputError(f"loss: {type(loss).__name__} is not an AdaptiveLoss; try AlignedLoss(num_classes=…).")
-        if total_steps < 1:
-            raise InputError(f"total_steps={total_steps}: give the number of optimiser iterations of the whole run.")
-        every = min(200, max(10, total_steps // 100), max(total_steps, 1)) if every is None else every
-        if not 1 <= every <= total_steps:
-            raise InputError(f"every={every}: K must be between 1 and total_steps={total_steps}.")
+        super().__init__()
+        refuse_renamed(renamed)
+        every = checked_every(loss, total_steps, every)
         self.loss, self.metric = loss, as_metric(metric, higher_is_better)
         self.every, self.total_steps, self.preset = every, total_steps, default() if preset is None else preset
-        self._loader, self._forward, self._val_sharded = val_loader, forward, val_sharded
-        self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
-        start = _start(policy, loss, self.preset)
-        self._controller = LearningController(
-            loss.spec,
-            children=1,
-            preset=self.preset,
-            statistics=loss.num_statistics,
-            policy=start,
-            learn=policy != "auto" or start is None if learn is None else learn,
+        made = make_controller(
+            controller,
+            loss,
+            self.preset,
+            learn=learn,
             generator=generator(seed, "aligner"),
-            device=device,
+            provenance={"metric": self.metric.name, "every": every, "total_steps": total_steps, "seed": seed},
         )
-        self._device, self._moved = device, self.phi
-        self._iteration, self._drawn, self._best_error = 0, 0, float("inf")
+        self._driver = Driver(made, loss.spec)
+        self.register_buffer("phi", self._driver.phi.clone())
+        self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
+        self._average = WeightAverage(self.preset.weight_average, every)
+        self._once, self._log = Once(), MoveLog(loss.spec.size)
+        self._iteration, self._best_error = 0, float("inf")
         self._values: list[Tensor] = []
-        self._history: list[Tensor] = []
-        self._averaged: dict[str, Tensor] | None = None
-        self._best: dict[str, Tensor] | None = None
-        self._batches: Iterator[Any] = iter(())
-        self._labels_checked = False
-        self._peek()
+        self._best: Weights | None = None
+        self._held_as: str | None = None
+        self._apart, self._looked, self._losses = False, False, 0
+        self._validation = Validation(val_loader, forward, loss, self.metric, sharded=val_sharded, once=self._once)
+        self._validation.check()
 
     @property
-    def phi(self) -> Tensor:
-        """Today's Φ [P]."""
-        return self._controller.phi[0]
-
-    @property
-    def history(self) -> Tensor:
-        """Φ under which each past step trained [steps, P]."""
-        return torch.stack(self._history) if self._history else torch.empty(0, self.loss.spec.size)
+    def history(self) -> History:
+        """Past moves: all of them, or every second, fourth … of more than 1,000."""
+        return self._log.history
 
     @property
     def policy(self) -> Policy:
         """π_θ; ``aligner.policy.save("policy.safetensors")`` keeps it for another task."""
-        return self._controller.policy
+        return self._driver.policy
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss under today's Φ."""
-        if not self._labels_checked or targets.device.type == "cpu":
-            self.loss.check_targets(targets, "targets")
-            self._labels_checked = True
-        if self._moved.device != outputs.device:
-            self._moved = self.phi.to(outputs.device)
-            self.loss.to(outputs.device)
-        return self.loss(outputs, targets, self._moved).mean()
+    @property
+    def best_metric(self) -> float | None:
+        """The best validation metric so far, that of ``best_state_dict()``; None before the first move."""
+        return None if self._best is None else self._own_direction(self._best_error)
 
-    def step(self, model: nn.Module) -> None:
-        """Count one optimiser iteration; every K of them measure, reward, learn and move Φ."""
-        model = model.module if isinstance(model, DistributedDataParallel) else model
-        self._average(model)
-        self._iteration += 1
-        point = (self._iteration - 1) % self.every + 1
-        if point < self.every and point in self._points:
-            self._values.append(self._measure(model))
-        elif point == self.every:
-            self._finish(model)
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch under today's Φ, a scalar."""
+        self._check_batch(outputs, targets)
+        if self.phi.device != outputs.device:
+            self.to(outputs.device)
+        mean: Tensor = self.loss(outputs, targets, self.phi).mean()
+        return mean
 
-    def best_state_dict(self) -> dict[str, Tensor]:
+    def step(self, model: nn.Module) -> Move | None:
+        """Count one optimiser iteration; every K of them measure, reward, learn and move Φ.
+
+        Returns:
+            What the last K iterations led to, if Φ has moved; None between two moves.
+        """
+        model, self._losses = check_model(model), 0
+        with self._apart_from(model):
+            self._average.update(model, self._iteration, without=self._held_as)
+            self._iteration += 1
+            if self._iteration > self.total_steps:
+                self._once.say("long", self._too_long())
+            point = (self._iteration - 1) % self.every + 1
+            if point == self.every:
+                return self._finish(model)
+            if point in self._points:
+                self._values.append(self._measure(model))
+        return None
+
+    def best_state_dict(self) -> dict[str, Any]:
         """The (averaged) weights with the best validation metric so far, for ``model.load_state_dict``.
 
-        Their names are those of the plain model: with DDP load them into ``model.module``.
+        Their names are those of the plain model: with DDP or DataParallel load them into ``model.module``. If the model
+        holds this aligner, the aligner's present state is among them, so that loading them does not change it.
         """
         if self._best is None:
             raise InputError(f"best_state_dict: nothing is measured yet; it comes after {self.every} iterations.")
-        return {name: tensor.clone() for name, tensor in self._best.items()}
+        best: dict[str, Any] = {name: tensor.clone() for name, tensor in self._best.items()}
+        return best if self._held_as is None else {**best, **self.state_dict(prefix=self._held_as)}
 
-    def _average(self, model: nn.Module) -> None:
-        if self.preset.average is None:
-            return
-        current = {name: _full_precision(tensor.detach()) for name, tensor in model.state_dict().items()}
-        if self._averaged is None:
-            self._averaged = {name: tensor.clone() for name, tensor in current.items()}
-        self._averaged = {name: tensor.to(current[name].device) for name, tensor in self._averaged.items()}
-        decay = 1 - 1 / max(1.0, self.preset.average * self.every)
-        average_(self._averaged, current, average_decay(decay, self._iteration))
-
-    def _measured(self, model: nn.Module) -> dict[str, Tensor] | None:
-        """The weights to measure, None for the model's own; buffers, which may differ by rank, are those of rank 0."""
-        ranks = Ranks.current()
-        if ranks.count == 1:
-            return self._averaged
-        weights = model.state_dict() if self._averaged is None else self._averaged
-        buffers = sorted(weights.keys() - dict(model.named_parameters(remove_duplicate=False)).keys())
-        sent = ranks.on_first(lambda: {name: weights[name].detach().cpu() for name in buffers})
-        shared = {name: tensor.to(weights[name].device) for name, tensor in sent.items()}
-        if self._averaged is not None:
-            self._averaged.update(shared)
-        return self._averaged or shared or None
+    def extra_repr(self) -> str:
+        """Loss, metric, K, how far the run is, and the best metric so far."""
+        best = "none yet" if self.best_metric is None else f"{self.best_metric:.4g}"
+        return (
+            f"loss={type(self.loss).__name__}, metric={self.metric.name}, every={self.every}, "
+            f"total_steps={self.total_steps}, step={self._number}, iteration={self._iteration}, best={best}"
+        )
 
     def _measure(self, model: nn.Module) -> Tensor:
         """One measurement of Eq. 4 within a step, as an error [1]."""
-        with evaluating(model, self._measured(model)):
+        weights = self._average.measured(model, without=self._held_as)
+        with evaluating(model, weights, without=self._held_as):
             if isinstance(self.metric, PipelineMetric):
-                return self._pipeline_error(model)
-            if self.preset.evaluation == "minibatch":
-                outputs, targets = self._outputs(model, [self._next_batch()])
-                self.loss.check_targets(targets[0], "val_loader")
-            else:
-                outputs, targets = self._validate(model)
-            return self._error(self.metric, outputs, targets)
+                return self._validation.pipeline_error(model, self._number)
+            read = self._validation.batch if self.preset.evaluation == "minibatch" else self._validation.whole
+            return self._validation.error(*read(model, self._number), self._number)
 
-    def _finish(self, model: nn.Module) -> None:
-        """The last measurement of a step; its outputs give the statistics too."""
-        ranks, weights = Ranks.current(), self._measured(model)
-        with evaluating(model, weights):
-            outputs, targets = self._validate(model)
-            metric = None if isinstance(self.metric, PipelineMetric) else self.metric
-            now = self._pipeline_error(model) if metric is None else self._error(metric, outputs, targets)
-        self._values.append(now)
-        errors = discounted_metric(torch.stack(self._values), self.preset.gamma, self._points)
-        progress = min(1.0, self._iteration / self.total_steps)
-        self._history.append(self.phi.cpu())
+    def _finish(self, model: nn.Module) -> Move:
+        """The last measurement of a step, whose outputs give the statistics too; then Φ moves."""
+        weights = self._average.measured(model, without=self._held_as)
+        with evaluating(model, weights, without=self._held_as):
+            outputs, targets = self._validation.whole(model, self._number)
+            if isinstance(self.metric, PipelineMetric):
+                now = self._validation.pipeline_error(model, self._number)
+            else:
+                now = self._validation.error(outputs, targets, self._number)
+        errors = discounted_metric(torch.stack([*self._values, now]), self.preset.gamma, self._points)
         self._values = []
-        if float(now) < self._best_error:
-            best = {**model.state_dict(), **(weights or {})}
-            self._best = {name: tensor.detach().clone() for name, tensor in best.items()}
-            self._best_error = float(now)
+        self._keep_best(model, weights, float(now))
+        before = self._driver.phi.cpu().clone()
+        reward = self._move(outputs, targets, errors)
+        metric = self._own_direction(float(now))
+        self._log.add(iteration=self._iteration, metric=metric, phi=before, reward=reward)
+        phi = {name: before[where] for name, where in self.loss.spec.slices.items()}
+        return Move(step=self._number, iteration=self._iteration, metric=metric, phi=phi, reward=reward)
+
+    def _keep_best(self, model: nn.Module, weights: Weights | None, measured: float) -> None:
+        current = {**weights_of(model, self._held_as), **(weights or {})}
+        check_same_weights(self._best, current)
+        if measured < self._best_error:
+            self._best = {name: tensor.detach().clone() for name, tensor in current.items()}
+            self._best_error = measured
+
+    def _move(self, outputs: Tensor, targets: Tensor, errors: Tensor) -> float | None:
+        """Let the controller move Φ; the reward of its last move."""
+        ranks, metric = Ranks.current(), None if isinstance(self.metric, PipelineMetric) else self.metric
+        cost = (
+            None
+            if metric is None or not self.preset.sensitivity
+            else sensitivity_cost(self.loss, metric, outputs, targets)
+        )
+        if cost is not None:
+            self._once.say("sensitivity", cost)
         # The controller's own arithmetic is float32 even where the user's loop is not.
         with torch.autocast(outputs.device.type, enabled=False), torch.autocast("cpu", enabled=False):
-            seen = ranks.on_first(
+            observation = ranks.on_first(
                 lambda: observe(
                     self.loss,
                     metric,
                     outputs,
                     targets,
                     errors,
-                    progress=progress,
-                    device=self._device,
+                    progress=min(1.0, self._iteration / self.total_steps),
+                    device=self._driver.phi.device if ranks.count == 1 else "cpu",
                     sensitivity=self.preset.sensitivity,
                 )
             )
-            self._controller.step(seen)
-        self._moved = self.phi
+            reward = self._driver.move(observation)
+        self._follow()
         if ranks.count > 1:
-            held = [self._controller.phi, *self.policy.state_dict().values()]
-            check_same(ranks.exchange(lambda: fingerprint(held)), self._number)
+            check_same(ranks.exchange(lambda: fingerprint(self._driver.held())), self._number)
+        return reward
+
+    def _follow(self) -> None:
+        """``phi`` becomes the controller's Φ: another tensor, as a backward pass may still need the old one."""
+        self.phi = self._driver.phi.detach().to(self.phi.device, copy=True)
 
     @property
     def _number(self) -> int:
+        """Number of the step of K iterations that the last iteration belongs to."""
         return -(-self._iteration // self.every)
 
-    def _error(self, metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The metric of outputs, as rank 0 measures it, as an error [1]."""
-        return Ranks.current().on_first(lambda: error(metric, measure(metric, outputs, targets, self._number)))
+    def _own_direction(self, value: float) -> float:
+        return float(error(self.metric, torch.tensor(value, dtype=torch.float64))) + 0.0
 
-    def _pipeline_error(self, model: nn.Module) -> Tensor:
-        metric = self.metric
-        assert isinstance(metric, PipelineMetric)
-        values = Ranks.current().exchange(
-            lambda: torch.as_tensor(metric(model, self._loader), dtype=torch.float32).reshape(1).cpu()
-        )
-        if self._val_sharded and any(not torch.equal(value, values[0]) for value in values):
-            raise InputError(
-                f"metric: ranks measured {[float(v) for v in values]}; a (model, loader) metric on parts of the "
-                "validation set must gather them, or give every rank the whole set and val_sharded=False."
+    @contextmanager
+    def _apart_from(self, model: nn.Module) -> Iterator[None]:
+        """A model that holds this aligner is measured, averaged and kept without it."""
+        self._held_as, self._apart = prefix_of(self, model), True
+        try:
+            yield
+        finally:
+            self._apart = False
+
+    def _check_batch(self, outputs: Tensor, targets: Tensor) -> None:
+        check_batch(outputs, targets)
+        if not self._looked or targets.device.type == "cpu":
+            self.loss.check_targets(targets, "targets")
+        if not self._looked and looks_like_probabilities(self.loss, outputs, targets):
+            self._once.say(
+                "softmax",
+                "outputs: every row is non-negative and sums to 1, as if the model ended in a softmax; give its "
+                "logits, as the loss applies the softmax itself.",
             )
-        check_finite(values[0], "metric", self._number)
-        return error(metric, values[0])
+        self._looked = True
+        self._losses += torch.is_grad_enabled()
+        if self._losses > max(_FORGOTTEN, 20 * self.every):
+            self._once.say(
+                "forgotten",
+                f"aligner.step: {self._losses} losses were computed since the last call of it, so Φ does not move; "
+                "call aligner.step(model) after every optimizer.step().",
+            )
 
-    def _validate(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of the whole loader, after a look at the labels."""
-        outputs, targets = self._outputs(model, self._loader)
-        check_validation(self.loss, targets[0].cpu(), "val_loader")
-        return outputs, targets
+    def _too_long(self) -> str:
+        return (
+            f"total_steps={self.total_steps}: the run is longer than that, and the controller's progress stays at its "
+            "end; make the Aligner with all optimiser iterations, e.g. total_steps=len(loader) * epochs."
+        )
 
-    def _outputs(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
-        """Outputs [1, V, …] and targets [1, V] of one child."""
-        ranks = Ranks.current()
-        outputs, targets = ranks.guarded(lambda: self._forwarded(model, batches))
-        if self._val_sharded:
-            outputs, targets = (whole_set(part, batches, ranks) for part in (outputs, targets))
-        check_finite(outputs[None], "outputs", self._number)
-        return outputs[None], targets[None]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Aligner:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._driver.to(self.phi.device)
+        self._follow()  # Φ stays float32 where the user's module becomes half precision
+        if isinstance(self.loss, nn.Module):
+            AdaptiveLoss.to(self.loss, self.phi.device)  # what is neither its parameter nor its buffer
+        else:
+            self.loss.to(self.phi.device)
+        return self
 
-    def _forwarded(self, model: nn.Module, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
-        pairs = [self._forward(model, batch) for batch in batches]
-        if not pairs:
-            raise InputError("val_loader: it is empty; give at least two validation samples.")
-        return torch.cat([o for o, _ in pairs]).float(), torch.cat([t for _, t in pairs])
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What a state must agree in to be loaded."""
+        return {
+            "parameters": {group.name: group.size for group in self.loss.spec.groups},
+            "metric": self.metric.name,
+            "higher_is_better": self.metric.higher_is_better,
+            "every": self.every,
+        }
 
-    def _next_batch(self) -> Any:
-        """Validation batches in turn, over and over."""
-        batch = next(self._batches, None)
-        if batch is None:
-            self._batches, self._drawn = iter(self._loader), 0
-            batch = next(self._batches, None)
-        if batch is None:
-            raise InputError("val_loader: it is empty; give at least two validation samples.")
-        self._drawn += 1
-        return batch
-
-    def _peek(self) -> None:
-        """Find what is wrong with the validation loader before anything is trained."""
-        if not isinstance(self._loader, Iterable):
-            raise InputError(f"val_loader: {type(self._loader).__name__} has no batches; give a list or a DataLoader.")
-        with torch.random.fork_rng([]):
-            batches = iter(self._loader)
-            batch = next(batches, None)
-        if batches is self._loader:
-            raise InputError("val_loader: it can be read only once; give a list or a DataLoader, not an iterator.")
-        if batch is None:
-            raise InputError("val_loader: it is empty; give at least two validation samples.")
-        if self._forward is forward_pair:
-            pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-            if not pair or not all(isinstance(part, Tensor) for part in batch):
-                raise InputError(
-                    "val_loader: its batches are not pairs of tensors (inputs, targets); pass forward=… to say how to "
-                    "get (outputs, targets) from one."
-                )
-            self.loss.check_targets(batch[1], "val_loader")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, beside the model's and the optimiser's own state."""
+    def get_extra_state(self) -> dict[str, Any]:
+        """Everything beside Φ, as primitives and tensors that later steps do not change."""
+        if self._apart:
+            return {}
         state = {
-            "parameters": _names(self.loss),
+            "version": 1,
+            **self._identity,
             "iteration": self._iteration,
-            "drawn": self._drawn,
+            "drawn": self._validation.drawn,
             "values": self._values,
-            "history": self.history,
-            "averaged": self._averaged,
+            "history": self._log.state_dict(),
+            "averaged": self._average.weights,
             "best": self._best,
             "best_error": self._best_error,
-            "controller": self._controller.state_dict(),
+            "held_as": self._held_as,
+            "controller": self._driver.state_dict(),
         }
         return copy.deepcopy(state)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``."""
-        if state.get("parameters") != _names(self.loss):
-            raise InputError("state: it belongs to a loss with other parameters; use the same loss and groups.")
+    def set_extra_state(self, state: Any) -> None:
+        """Resume exactly from what ``get_extra_state`` gave; called by ``load_state_dict``."""
+        try:
+            check_state(state, self._identity)
+            self._driver.load_state_dict(state["controller"])
+        finally:
+            self._follow()  # load_state_dict has written into phi already, whatever the state is
         state = copy.deepcopy(state)
-        self._controller.load_state_dict(state["controller"])
-        self._moved = self.phi
-        self._iteration, self._drawn, self._best_error = state["iteration"], 0, state["best_error"]
-        self._values, self._history = state["values"], list(state["history"])
-        self._averaged, self._best = state["averaged"], state["best"]
-        self._batches = iter(())
-        with torch.random.fork_rng([]):
-            for _ in range(state["drawn"]):
-                self._next_batch()
+        self._iteration, self._best_error = state["iteration"], state["best_error"]
+        self._validation.drawn = state["drawn"]
+        self._log.load_state_dict(state["history"])
+        self._average.weights, self._best = state["averaged"], state["best"]
+        self._values, self._held_as, self._losses = on_cpu(state["values"]), state["held_as"], 0

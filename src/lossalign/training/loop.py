@@ -18,7 +18,15 @@ from lossalign.control import Preset, discounted_metric, evaluation_points
 from lossalign.core import Controller, InputError, Observation
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, error
-from lossalign.training.observe import LabelledSet, check_finite, check_validation, measure, observe
+from lossalign.training.notices import Once
+from lossalign.training.observe import (
+    LabelledSet,
+    check_finite,
+    check_validation,
+    measure,
+    observe,
+    sensitivity_cost,
+)
 
 _MINIBATCH = 128
 _HISTORY = 20_000_000
@@ -34,11 +42,11 @@ class StepRecord:
     loss: Tensor
     """Mean training loss [N]."""
     metric: Tensor
-    """M of Eq. 4 on the reward split, in the metric's own direction [N]."""
+    """M of Eq. 4 on the validation split, in the metric's own direction [N]."""
     selection: Tensor
     """The metric of the averaged weights on the selection split [N]."""
     logs: dict[str, Tensor] = field(default_factory=dict)
-    """What controllers tell: reward, entropy, reset [N]; NaN where one tells nothing."""
+    """What controllers log: reward, entropy, reset [N]; NaN where one logs nothing."""
 
 
 class Clock:
@@ -58,12 +66,12 @@ class Clock:
         self.seconds[what] = self.seconds.get(what, 0.0) + now - self._at
         self._at = now
 
-    def cost(self, controller: int, children: int, *, looks: bool) -> float | None:
-        """A controller's time with its children's share of training and selecting, and of measuring the reward split
-        if it ``looks`` at it, over their share of training and selecting alone; None before the first step."""
+    def cost(self, controller: int, children: int, *, watches: bool) -> float | None:
+        """A controller's time with its children's share of training and selecting, and of measuring the validation
+        split if it ``watches`` it, over their share of training and selecting alone; None before the first step."""
         share, spent = children / self._children, self.seconds
         alone = share * (spent.get("train", 0.0) + spent.get("select", 0.0))
-        more = spent.get(controller, 0.0) + (share * spent.get("observe", 0.0) if looks else 0.0)
+        more = spent.get(controller, 0.0) + (share * spent.get("observe", 0.0) if watches else 0.0)
         return (alone + more) / alone if alone else None
 
 
@@ -75,8 +83,8 @@ class Population:
         controllers: who moves Φ; each owns as many neighbouring children as its Φ has rows.
         loss: gives statistics (the children hold it too, to train under).
         metric: what the children are judged by.
-        reward: each child's reward-validation set; it moves Φ.
-        selection: each child's selection-validation set; it picks the best weights, for every method alike.
+        validation: each child's validation set; it moves Φ.
+        selection: each child's selection set; it picks the best weights, for every method alike.
         preset: how M is measured.
         every: K, iterations of a step.
         steps: how many.
@@ -91,7 +99,7 @@ class Population:
         *,
         loss: AdaptiveLoss,
         metric: Metric,
-        reward: Sequence[LabelledSet],
+        validation: Sequence[LabelledSet],
         selection: Sequence[LabelledSet],
         preset: Preset,
         every: int,
@@ -102,7 +110,7 @@ class Population:
         sizes = [len(controller.phi) for controller in controllers]
         if sum(sizes) != children.count:
             raise InputError(f"controllers own {sum(sizes)} children, but {children.count} train.")
-        for name, sets in (("reward-validation", reward), ("selection-validation", selection)):
+        for name, sets in (("validation", validation), ("selection", selection)):
             if len(sets) != children.count or len({len(s.targets) for s in sets}) != 1:
                 raise InputError(f"{name}: give one set for each of {children.count} children, all of one size.")
             for some in {id(s): s for s in sets}.values():
@@ -110,8 +118,8 @@ class Population:
         self.children, self.controllers, self.steps, self.step_count = children, controllers, steps, 0
         self._ends = torch.tensor(sizes).cumsum(0).tolist()
         self._loss, self._metric, self._preset, self._every = loss, metric, preset, every
-        self._reward, self._selection, self._generator = reward, selection, generator
-        self._reward_targets = torch.stack([s.targets for s in reward])
+        self._validation, self._selection, self._generator = validation, selection, generator
+        self._validation_targets = torch.stack([s.targets for s in validation])
         self._selection_targets = torch.stack([s.targets for s in selection])
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
         self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
@@ -131,12 +139,14 @@ class Population:
         phi = torch.cat([controller.phi.to(self._device) for controller in self.controllers])
         self._loss.spec.check(phi)
         losses, values, outputs = self._train(phi)
+        if self.step_count == 0 and self._preset.sensitivity:
+            self._say_cost(outputs)
         errors = discounted_metric(values, self._preset.gamma, self._points)
-        seen = observe(
+        observation = observe(
             self._loss,
             self._metric,
             outputs,
-            self._reward_targets,
+            self._validation_targets,
             errors,
             progress=(self.step_count + 1) / self.steps,
             device=self._device,
@@ -145,16 +155,17 @@ class Population:
         self.clock.lap("observe")
         told = []
         for number, (controller, rows) in enumerate(self._owners()):
-            told.append(controller.step(self._part(seen, rows, controller.phi.device)))
+            told.append(controller.move(self._part(observation, rows, controller.phi.device)))
             self.clock.lap(number)
         selection = self._select()
-        self._inherit()
+        if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
+            self._inherit()
         self.clock.lap("select")
         if self.step_count % self._stride == 0:
             self._history.append(phi.cpu())
         self.step_count += 1
         if self.step_count == self.steps:
-            self.children.rest()
+            self.children.release_memory()
         return StepRecord(
             step=self.step_count,
             iteration=self.children.iteration,
@@ -164,11 +175,17 @@ class Population:
             logs=self._merge(told),
         )
 
+    def _say_cost(self, outputs: Tensor) -> None:
+        """Warn once a run, at its first step, of a metric that the sensitivity calls many times."""
+        cost = sensitivity_cost(self._loss, self._metric, outputs, self._validation_targets)
+        if cost is not None:
+            Once().say("sensitivity", cost)
+
     def _train(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """K iterations; mean losses [N], errors at the measured points [E, N], validation outputs at the end."""
         step, at = self.step_count + 1, 0
         losses, values = torch.zeros(self.children.count), []
-        weights: Weights = "raw" if self._preset.average is None else "averaged"
+        weights: Weights = "raw" if self._preset.weight_average is None else "averaged"
         for point in self._points:
             losses += self.children.advance(point - at, phi) * (point - at) / self._every
             self._set_aside(~losses.isfinite())
@@ -186,7 +203,7 @@ class Population:
         return losses, torch.stack(values), outputs
 
     def _set_aside(self, bad: Tensor) -> None:
-        """Children that are not finite fail, if that is tolerated and somebody is left."""
+        """Children that are not finite fail, if that is tolerated and another one is left."""
         lost = self._lost | bad
         if self._tolerant and not lost.all():
             self._lost, self.failed = lost, self.failed | bad
@@ -201,17 +218,17 @@ class Population:
         return outputs.masked_fill(lost, 0.0)
 
     def _evaluate(self, weights: Weights, step: int) -> tuple[Tensor, Tensor]:
-        """Outputs on the whole reward split [N, V, …] and errors [N]."""
-        outputs = self._outputs([s.inputs for s in self._reward], weights)
-        return outputs, error(self._metric, measure(self._metric, outputs, self._reward_targets, step))
+        """Outputs on the whole validation split [N, V, …] and errors [N]."""
+        outputs = self._outputs([s.inputs for s in self._validation], weights)
+        return outputs, error(self._metric, measure(self._metric, outputs, self._validation_targets, step))
 
     def _minibatch(self, weights: Weights, step: int) -> Tensor:
         """Errors on one random validation batch [N]."""
-        size = self._reward_targets.shape[1]
-        drawn = torch.randperm(size, generator=self._generator)[:_MINIBATCH].to(self._reward_targets.device)
-        batches = {id(s): s.inputs[drawn] for s in self._reward}
-        outputs = self._outputs([batches[id(s)] for s in self._reward], weights)
-        return error(self._metric, measure(self._metric, outputs, self._reward_targets[:, drawn], step))
+        size = self._validation_targets.shape[1]
+        drawn = torch.randperm(size, generator=self._generator)[:_MINIBATCH].to(self._validation_targets.device)
+        batches = {id(s): s.inputs[drawn] for s in self._validation}
+        outputs = self._outputs([batches[id(s)] for s in self._validation], weights)
+        return error(self._metric, measure(self._metric, outputs, self._validation_targets[:, drawn], step))
 
     def _select(self) -> Tensor:
         """Score averaged weights on the selection split and keep the best of each child [N]."""
@@ -224,7 +241,7 @@ class Population:
         return values
 
     def _inherit(self) -> None:
-        """Children go on with the weights that their controller says."""
+        """Children copy the weights of the parents that their controller chose."""
         parents = torch.arange(self.children.count)
         for controller, rows in self._owners():
             if controller.parents is not None:
@@ -237,13 +254,13 @@ class Population:
         return [(c, slice(a, b)) for c, a, b in zip(self.controllers, starts, self._ends, strict=True)]
 
     @staticmethod
-    def _part(seen: Observation, rows: slice, device: torch.device) -> Observation:
+    def _part(observation: Observation, rows: slice, device: torch.device) -> Observation:
         return Observation(
-            metric=seen.metric[rows],
-            statistics=seen.statistics[rows].to(device),
-            sensitivity=seen.sensitivity[rows].to(device),
-            progress=seen.progress,
-            finer=None if seen.finer is None else seen.finer[rows],
+            error=observation.error[rows],
+            statistics=observation.statistics[rows].to(device),
+            sensitivity=observation.sensitivity[rows].to(device),
+            progress=observation.progress,
+            tie_breaker=None if observation.tie_breaker is None else observation.tie_breaker[rows],
         )
 
     def _merge(self, told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -267,7 +284,7 @@ class Population:
         return kept, torch.arange(len(kept)) * self._stride + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly: children, controllers, best scores, Φ history, random state."""
+        """Everything needed to resume exactly: children, controllers, best scores, Φ history, random state."""
         return {
             "step": self.step_count,
             "children": self.children.state_dict(),
@@ -280,7 +297,7 @@ class Population:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly from ``state``."""
+        """Resume exactly from ``state``."""
         self.step_count, self._best = state["step"], state["best"]
         self.failed, self._lost = state["failed"], state["lost"]
         self.children.load_state_dict(state["children"])

@@ -50,8 +50,8 @@ def check_validation(loss: AdaptiveLoss, targets: Tensor, name: str) -> None:
 
 
 _WAY_OUT: dict[Finite, str] = {
-    "training loss": "lower the learning rate (a run goes on from its last good checkpoint with --resume)",
-    "outputs": "lower the learning rate (a run goes on from its last good checkpoint with --resume)",
+    "training loss": "lower the learning rate (a run resumes from its last good checkpoint with --resume)",
+    "outputs": "lower the learning rate (a run resumes from its last good checkpoint with --resume)",
     "metric": "its outputs are finite, so look at the metric: does it divide by something that can be zero?",
 }
 
@@ -108,26 +108,50 @@ def observe(
         device: where statistics and sensitivity are wanted; they are worked out where the outputs are.
         sensitivity: whether the sensitivity is wanted; zeros if not, and if a sample has several labels.
     """
-    statistics = over_children(loss.statistics, True, outputs, targets).float()
+    vectorised = getattr(loss, "vectorised", True)
+    statistics = over_children(loss.statistics, vectorised, outputs, targets).float()
     gains = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
-    of_classes = any(group.classes is not None for group in loss.spec.groups)
-    if sensitivity and metric is not None and outputs.ndim == 3 and targets.ndim == 2 and of_classes:
+    if sensitivity and metric is not None and _has_sensitivity(loss, outputs, targets):
         per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
         classes = loss.classes.to(outputs.device)
         about = classes.clamp(min=0)
         gains = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
     return Observation(
-        metric=errors,
+        error=errors,
         statistics=statistics.to(device),
         sensitivity=gains.to(device),
         progress=progress,
-        finer=None if metric is None else _finer(metric, outputs, targets),
+        tie_breaker=None if metric is None else _tie_breaker(metric, outputs, targets),
     )
 
 
-def _finer(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """What tells children apart where the metric stands still, as an error on the CPU [N]."""
-    finer = metric.finer
-    if finer is None:
+def _has_sensitivity(loss: AdaptiveLoss, outputs: Tensor, targets: Tensor) -> bool:
+    of_classes = any(group.classes is not None for group in loss.spec.groups)
+    return of_classes and outputs.ndim == 3 and targets.ndim == 2
+
+
+def sensitivity_cost(loss: AdaptiveLoss, metric: Metric, outputs: Tensor, targets: Tensor) -> str | None:
+    """What ``observe`` costs with sensitivity, as a sentence for the user; None if the metric is vectorised, and cheap.
+
+    Args:
+        loss: as for ``observe``.
+        metric: what children are judged by.
+        outputs: validation outputs [N, V, …].
+        targets: [N, V], or [N, V, C] of 0 and 1.
+    """
+    if metric.vectorised or not _has_sensitivity(loss, outputs, targets) or outputs.shape[-1] < 2:
         return None
-    return error(finer, score_children(finer, outputs, targets).float().cpu())
+    calls = 2 * outputs.shape[-1] * outputs.shape[0]
+    return (
+        f"metric {metric.name!r} is called up to {calls} times more at every move of Φ, to measure what each class "
+        "could still gain; if that is slow, turn it off with preset=lossalign.default(sensitivity=False), or with "
+        "--sensitivity false on the command line."
+    )
+
+
+def _tie_breaker(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    """What tells children apart where the metric plateaus, as an error on the CPU [N]."""
+    tie_breaker = metric.tie_breaker
+    if tie_breaker is None:
+        return None
+    return error(tie_breaker, score_children(tie_breaker, outputs, targets).float().cpu())

@@ -1,4 +1,4 @@
-"""Turns N plain models into one module that computes them all, and says why it cannot."""
+"""Conversion of N plain models into one module that computes them all, or the reason why they cannot be converted."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _unknown(layer: nn.Module) -> str | None:
 def fuse(models: Sequence[nn.Module]) -> nn.Module:
     """One module that takes inputs [N·B, …] of N models, child after child, and gives outputs [N·B, …].
 
-    Its parameters and buffers bear the names of the models', each [N, …]; tied weights stay tied. Dropout layers draw
-    by their ``seeds`` [N] and ``clock``, the iteration.
+    Its parameters and buffers have the names of the models', each [N, …]; tied weights stay tied. Dropout layers draw
+    from their ``seeds`` [N] and ``clock``, the iteration.
     """
     stacked: dict[int, Tensor] = {}
     replaced: dict[int, nn.Module] = {}
@@ -106,7 +106,7 @@ def fuse(models: Sequence[nn.Module]) -> nn.Module:
 
 
 def _restart(joint: nn.Module, inputs: Any) -> None:
-    """A forward pass begins: every dropout layer is used for the first time."""
+    """At the start of a forward pass, reset the count of uses of every dropout layer."""
     for dropout in dropouts(joint):
         dropout.uses = 0
 
@@ -129,7 +129,7 @@ _LOOKS |= {"equal", "allclose", "is_nonzero", "nonzero", "unique"}
 
 
 class _Watched(TorchFunctionMode):
-    """Refuses forward passes in which children would share a random stream, or a decision."""
+    """Raises in forward passes where children would share a random stream or a decision on values."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
@@ -143,7 +143,7 @@ class _Watched(TorchFunctionMode):
 
 
 def why_not_fused(models: Sequence[nn.Module], inputs: Tensor) -> str | None:
-    """Why models cannot be fused, or None if their fused outputs and gradients are those of the plain models.
+    """Why models cannot be fused; None if the fused outputs and gradients are those of the plain models.
 
     Tried on samples of each model's own, in training and in eval mode, in float64, on the CPU, with dropout off.
     """
@@ -158,7 +158,7 @@ def why_not_fused(models: Sequence[nn.Module], inputs: Tensor) -> str | None:
             with _Watched():
                 outputs, grads = _trial(joint, torch.cat(batches))
             theirs = [_trial(model, batch) for model, batch in zip(plain, batches, strict=True)]
-    except Exception as error:  # whatever a user's model raises
+    except Exception as error:  # anything a user's model raises
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     expected = [torch.cat(parts) for parts in zip(*(outputs for outputs, _ in theirs), strict=True)]
     expected_grads = [torch.stack(parts) for parts in zip(*(grads for _, grads in theirs), strict=True)]
@@ -170,7 +170,7 @@ def why_not_fused(models: Sequence[nn.Module], inputs: Tensor) -> str | None:
 
 
 def _samples(inputs: Tensor, number: int) -> Tensor:
-    """At most four samples: other ones for every ``number``, or a batch's mean would hide that children are mixed."""
+    """At most four samples, others for every ``number``: a batch's mean would hide that children are mixed."""
     few = min(4, len(inputs))
     some = inputs[(number * few + torch.arange(few)) % len(inputs)].detach().cpu()
     if not some.is_floating_point():
@@ -183,14 +183,14 @@ def _trial(model: nn.Module, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]
     """Outputs in training and then in eval mode, and gradients of the trained weights."""
     outputs = model.train()(inputs)
     weights = [p for p in model.parameters() if p.requires_grad]
-    ramp = torch.linspace(1, 2, outputs.shape[-1], dtype=outputs.dtype)  # or outputs of length 1 had no gradient
+    ramp = torch.linspace(1, 2, outputs.shape[-1], dtype=outputs.dtype)  # outputs of length 1 need it
     grads = torch.autograd.grad((ramp * outputs.square()).sum(), weights, materialize_grads=True)
     with torch.no_grad():
         return [outputs.detach(), model.eval()(inputs)], list(grads)
 
 
 def _close(mine: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether all tensors are equal but for rounding; some are nothing else, as a bias's gradient before BatchNorm."""
+    """Whether all tensors are equal up to rounding; some are only rounding, e.g. a bias's gradient before BatchNorm."""
     rounding = 1e-12 * max(float(other.norm()) for other in others)
     return all(
         one.shape == other.shape and bool((one - other).norm() <= 1e-9 * other.norm() + rounding)

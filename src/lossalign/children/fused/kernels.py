@@ -1,4 +1,4 @@
-"""Convolutions of N children with weights of their own, as three Triton kernels: memory-bound, as they should be.
+"""Convolutions of N children with weights of their own, as three Triton kernels, fast enough to be bound by memory.
 
 cuDNN's grouped convolution with 16 to 64 channels a group runs far below the memory's bandwidth (docs/performance.md).
 Here each child is a plain implicit matrix product over [B·H·W, taps·C] × [taps·C, O] in channels-last layout, and all
@@ -154,10 +154,10 @@ def product(x: Tensor, taps: Tensor, height: int, width: int, group: int, stride
 
 
 PROGRAMS = 1056
-"""About so many programs share the pixels of a weight gradient: eight for each of 132 multiprocessors."""
+"""Number of programs that share the pixels of a weight gradient: eight for each of 132 multiprocessors."""
 
 PIXELS = 64
-"""Pixels that a weight gradient multiplies at once."""
+"""Number of pixels that a weight gradient multiplies at once."""
 
 
 def weight_product(x: Tensor, dy: Tensor, n: int, size: int, group: int, stride: int, padding: int) -> Tensor:
@@ -256,7 +256,7 @@ def _conv_gradients(
     x: Tensor, dy: Tensor, back: Tensor, size: int, ahead: int, stride: int, padding: int, inner: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``conv`` with respect to x (empty unless ``inner``) and to the taps ``ahead``; one op, so that a
-    compiler writes dy down once."""
+    compiler stores dy once."""
     n, group = len(back), back.shape[4] // x.shape[1]
     dx = x.new_empty(0)
     if inner:
@@ -291,7 +291,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
 
 
 def _spread(dy: Tensor, stride: int) -> Tensor:
-    """dy [N·B, O, H, W] with stride − 1 zeros between pixels: what stride 1 would have given back."""
+    """dy [N·B, O, H, W] with stride − 1 zeros between pixels: the gradient as if the stride were 1."""
     if stride == 1:
         return dy
     images, o, h, w = dy.shape

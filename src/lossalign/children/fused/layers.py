@@ -1,7 +1,7 @@
 """Layers that compute N children at once. Activations carry the children in the batch: [N·B, …], child after child.
 
-So whatever treats samples one by one (activations, pooling, padding, adding, concatenating channels, reshaping) needs
-no change, and only layers with weights, batch statistics or random numbers are here. Weights and buffers keep their
+Operations that treat samples one by one (activations, pooling, padding, adding, concatenating channels, reshaping)
+need no change; only layers with weights, batch statistics or random numbers are here. Weights and buffers keep their
 names and gain a first axis: [N, …].
 """
 
@@ -29,7 +29,7 @@ def per_child(x: Tensor, n: int) -> Tensor:
 
 
 def channelwise(values: Tensor, x: Tensor) -> Tensor:
-    """Values [N, C] as they meet x [N, B, C, …]."""
+    """Values [N, C], reshaped to broadcast over x [N, B, C, …]."""
     return values.view(values.shape[0], 1, values.shape[1], *[1] * (x.ndim - 3))
 
 
@@ -46,7 +46,7 @@ class Stacked(nn.Module):
             self.register_buffer(name, stack(layers, name))
 
     def extra_repr(self) -> str:
-        """How many children."""
+        """The number of children."""
         return f"children={self.n}"
 
 
@@ -113,7 +113,7 @@ class FusedConv(Stacked):
 
 
 OWN_CHANNELS = 128
-"""Up to so many channels a child's convolution is bound by memory, and our kernel is faster (docs/performance.md)."""
+"""Channels up to which a child's convolution is bound by memory, and our kernel is faster (docs/performance.md)."""
 
 
 def grouped_conv(x: Tensor, weight: Tensor, settings: dict[str, Any]) -> Tensor:
@@ -183,7 +183,7 @@ class FusedBatchNorm(Stacked):
 
 
 class FusedGroupNorm(Stacked):
-    """``nn.GroupNorm``: plain but for its weights."""
+    """``nn.GroupNorm``, with weights of every child's own."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -197,7 +197,7 @@ class FusedGroupNorm(Stacked):
 
 
 class FusedLayerNorm(Stacked):
-    """``nn.LayerNorm``: plain but for its weights."""
+    """``nn.LayerNorm``, with weights of every child's own."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -222,7 +222,7 @@ class FusedEmbedding(Stacked):
         size = self.weight.shape[1]
         first = torch.arange(self.n, device=x.device).view(-1, *[1] * x.ndim) * size
         rows = (per_child(x, self.n) + first).flatten(0, 1)
-        rows = torch.where((x >= 0) & (x < size), rows, self.n * size)  # not a row: never a neighbour's
+        rows = torch.where((x >= 0) & (x < size), rows, self.n * size)  # out of range: not a neighbour's row
         by_frequency = self.settings["scale_grad_by_freq"]
         y = F.embedding(rows, self.weight.flatten(0, 1), scale_grad_by_freq=by_frequency)
         fixed = self.settings["padding_idx"]
@@ -249,12 +249,12 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def uniform(seeds: Tensor, clock: Tensor, layer: int, numbers: int) -> Tensor:
-    """Numbers in [0, 1) that depend on a child's seed, the iteration, the layer and the place, on nothing else.
+    """Numbers in [0, 1) that depend only on a child's seed, the iteration, the layer and the position.
 
     Args:
         seeds: one for each child [N].
         clock: the iteration, a whole number on the device.
-        layer: which layer draws.
+        layer: number of the layer.
         numbers: how many to draw for each child.
 
     Returns:
@@ -274,13 +274,13 @@ def uniform(seeds: Tensor, clock: Tensor, layer: int, numbers: int) -> Tensor:
 class FusedDropout(nn.Module):
     """``nn.Dropout``, and ``1d`` to ``3d``, which drop whole channels: every child draws from a stream of its own.
 
-    A layer that is used several times in one forward pass draws anew each time.
+    A layer that is used several times in one forward pass draws another mask each time.
 
     Args:
         layer: the layer.
-        n: children.
+        n: number of children.
         number: which of the model's dropout layers it is.
-        whole: whether channels are dropped whole.
+        whole: whether whole channels are dropped.
     """
 
     def __init__(self, layer: nn.Module, n: int, number: int, whole: bool) -> None:

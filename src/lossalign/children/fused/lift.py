@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lossalign.children.base import LossFunction, Member
+from lossalign.children.base import Device, LossFunction, Member, Members
 from lossalign.children.fused.convert import dropouts, fuse
 from lossalign.children.fused.layers import FusedConv
-from lossalign.children.recipe import Recipe
+from lossalign.children.optimisation import Optimisation
 from lossalign.children.stacked import StackedChildren, State
 from lossalign.children.vmapped import stacked_names
 
 
 class FusedLift:
-    """One fused module, called with today's, the averaged or the best weights."""
+    """One fused module, called with the current, the averaged or the best weights."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self._seeds = torch.tensor([member.seed for member in members], device=device)
@@ -53,11 +53,11 @@ class FusedLift:
         return outputs.view(self._count, -1, *outputs.shape[1:])
 
     def run(self, work: Callable[[], Tensor]) -> Tensor:
-        """``work()``: fused layers draw nothing from torch's random stream."""
+        """Run ``work()``; fused layers do not use torch's random stream."""
         return work()
 
     def at(self, iteration: int) -> None:
-        """Dropout draws for this iteration."""
+        """Set the iteration that dropout draws for."""
         self._clock.fill_(iteration)
 
     def random_states(self) -> list[dict[str, Tensor]]:
@@ -65,15 +65,15 @@ class FusedLift:
         return [{"seed": seed} for seed in self._seeds.cpu()]
 
     def load_random_states(self, states: list[dict[str, Tensor]]) -> None:
-        """Draw as those children did."""
+        """Use the seeds of these states."""
         if "seed" in states[0]:
             self._seeds.copy_(torch.stack([state["seed"] for state in states]))
 
 
 class FusedChildren(StackedChildren):
-    """``StackedChildren`` as one network."""
+    """``StackedChildren`` computed as one fused network."""
 
     def __init__(
-        self, members: Sequence[Member], loss: LossFunction, recipe: Recipe, device: torch.device | str = "cpu"
+        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
     ) -> None:
-        super().__init__(members, loss, recipe, device, lift=FusedLift)
+        super().__init__(members, loss, optimisation, device, lift=FusedLift)

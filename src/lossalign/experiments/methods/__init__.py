@@ -1,0 +1,19 @@
+"""The methods of a run: how each is trained, or derived from other methods."""
+
+from lossalign.experiments.methods.derived import costs_of
+from lossalign.experiments.methods.names import DEFAULT_METHODS, METHODS, parse_method
+from lossalign.experiments.methods.spec import DerivedMethod, Judged, Method, MethodSpec, Role, Setting, TrainedMethod
+
+__all__ = [
+    "DEFAULT_METHODS",
+    "METHODS",
+    "DerivedMethod",
+    "Judged",
+    "Method",
+    "MethodSpec",
+    "Role",
+    "Setting",
+    "TrainedMethod",
+    "costs_of",
+    "parse_method",
+]

@@ -1,0 +1,182 @@
+"""Train an experiment into its run folder: start or resume, checkpoint, stop when asked, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lossalign.control import LearningController
+from lossalign.core import Interrupted, NonFiniteError, Ranks, RunFolderError, check_same, fingerprint
+from lossalign.evaluation import Result
+from lossalign.experiments import Arm, Config, Experiment, build
+from lossalign.runs.events import Events, open_events
+from lossalign.runs.finish import finish
+from lossalign.runs.folder import LEDGER, Existing, RunFolder, find_folder
+from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
+
+CHECKPOINT_SECONDS = 120.0
+"""Longest time between checkpoints."""
+CHECKPOINT_SHARE = 0.05
+"""Checkpoints are more frequent if writing them takes less than this fraction of the time."""
+
+
+class Listener:
+    """Callbacks of a run, such as the command line's progress bar. Every method is optional."""
+
+    def started(self, experiment: Experiment, steps_done: int) -> None:
+        """Training begins."""
+
+    def stepped(self, population: str, record: StepRecord, arms: list[Arm]) -> None:
+        """Called after each step of a population."""
+
+    def said(self, sentence: str) -> None:
+        """Called with a message for the user."""
+
+    def stop(self) -> bool:
+        """Asked after each step: whether to write a checkpoint and stop."""
+        return False
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    existing: Existing = "refuse",
+    final: bool = False,
+    listener: Listener | None = None,
+) -> Result:
+    """Train a run into its folder, with checkpoints, and score it.
+
+    In a process group every rank calls it and gets the result; rank 0 alone writes the folder and calls its listener.
+
+    Args:
+        config: the run.
+        out: its folder.
+        existing: what to do if the folder exists: ``refuse``, ``resume`` or ``overwrite``.
+        final: score the test split, once; otherwise the selection split.
+        listener: callbacks.
+
+    Raises:
+        Interrupted: the listener (of any rank) asked to stop; resume later.
+    """
+    ranks, listener = Ranks.current(), listener or Listener()
+    folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final))
+    experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
+    if resumed:
+        _restore(folder, experiment, listener, ranks)
+    ranks.on_first(lambda: _begin(folder, experiment, resumed, ranks))
+    with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
+        _train(folder, experiment, events, listener, ranks)
+    return finish(folder, experiment, final=final, ranks=ranks)
+
+
+def _open(config: Config, out: Path, existing: Existing, final: bool) -> tuple[RunFolder, bool]:
+    folder, resumed = find_folder(out, existing, config)
+    if resumed and final and folder.scored_on_test:
+        raise RunFolderError(
+            f"final: the test split of {out} was scored already (see {LEDGER}); it can be scored once."
+        )
+    return folder, resumed
+
+
+def _begin(folder: RunFolder, experiment: Experiment, resumed: bool, ranks: Ranks) -> None:
+    if not resumed:
+        folder.clear()
+    folder.describe(experiment, resumed=resumed, ranks=ranks.count)
+
+
+def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, ranks: Ranks) -> None:
+    """Load the checkpoints on rank 0 and send them to the others, which need not share its disk."""
+    for name, population in experiment.populations.items():
+        state = ranks.on_first(partial(_read, folder.checkpoint(name), listener))
+        if state is not None:
+            ranks.guarded(partial(population.load_state_dict, state))
+        ranks.on_first(partial(folder.rewind, name, population.step_count))
+
+
+def _read(checkpoint: Path, listener: Listener) -> dict[str, Any] | None:
+    if not checkpoint.exists() and not previous(checkpoint).exists():
+        return None
+    state, warning = load_checkpoint(checkpoint)
+    if warning:
+        listener.said(warning)
+    return state
+
+
+def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: Listener, ranks: Ranks) -> None:
+    done = sum(p.step_count for p in experiment.populations.values())
+    ranks.on_first(lambda: listener.started(experiment, done))
+    for name, population in experiment.populations.items():
+        arms = experiment.arms_of(name)
+        saved, pause = time.monotonic(), 0.0
+        while population.step_count < population.steps:
+            record = _step(population, arms)
+
+            def publish(name: str = name, arms: list[Arm] = arms, record: StepRecord = record) -> None:
+                folder.record(name, record)
+                events.record(record, arms)
+                listener.stepped(name, record, arms)
+
+            ranks.on_first(publish)
+            due = population.step_count == population.steps or time.monotonic() - saved >= pause
+            stop, save = _agree(population, listener.stop(), due, ranks)
+            if save:
+                began = time.monotonic()
+                state = population.state_dict()
+                ranks.on_first(partial(save_checkpoint, folder.checkpoint(name), state))
+                saved = time.monotonic()
+                pause = min(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
+            if stop and not _done(experiment):
+                raise Interrupted(f"stopped at step {population.step_count}; resume with --resume.")
+        ranks.on_first(partial(_report_resets, folder, name, arms, listener))
+
+
+def _step(population: Population, arms: list[Arm]) -> StepRecord:
+    try:
+        return population.step()
+    except NonFiniteError as error:
+        arm = next(arm for arm in arms if arm.start <= error.child < arm.rows.stop)
+        where = f"{arm.method}, seed {arm.seed}, child {error.child - arm.start}"
+        raise NonFiniteError(f"{error} ({where})", error.child) from error
+
+
+def _agree(population: Population, stop: bool, due: bool, ranks: Ranks) -> tuple[bool, bool]:
+    """Check that policy and Φ are the same on all ranks; return whether to stop and to save."""
+    if ranks.count == 1:
+        return stop, stop or due
+    votes = ranks.exchange(lambda: (fingerprint(_held(population)), stop, due))
+    check_same([held for held, _, _ in votes], population.step_count)
+    stop = any(asked for _, asked, _ in votes)
+    return stop, stop or votes[0][2]
+
+
+def _held(population: Population) -> Iterator[Tensor]:
+    """Tensors that must be the same on all ranks."""
+    yield population.best_errors
+    for controller in population.controllers:
+        yield controller.phi
+        if isinstance(controller, LearningController):
+            yield from controller.policy.state_dict().values()
+
+
+def _done(experiment: Experiment) -> bool:
+    return all(p.step_count == p.steps for p in experiment.populations.values())
+
+
+def _report_resets(folder: RunFolder, population: str, arms: list[Arm], listener: Listener) -> None:
+    """Report how often children of learners got Φ_0 back; ``metrics.jsonl`` has the details."""
+    learning = [arm for arm in arms if arm.spec.role == "learner"]
+    resets = folder.logged(population, "reset")
+    children = [child for arm in learning for child in range(arm.start, arm.rows.stop)]
+    count = int((resets[:, children] > 0).sum()) if len(resets) and children else 0
+    if count:
+        listener.said(
+            f"{learning[0].spec.method.name}: {count} times in {len(resets)} steps × {len(children)} children, a child "
+            "was far behind the others and got its initial Φ back."
+        )

@@ -1,0 +1,147 @@
+"""Whole runs on the embedded digits, as small as they can be: interrupted, resumed, diverged, scored once."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lossalign import fit
+from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
+from lossalign.training.checkpoint import load_checkpoint, previous
+
+SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vmap"])
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, engine, stop_after):
+    settings = {**SMALL, "engine": engine, "methods": ("fixed", "ala", "random-matrix")}
+    whole = fit("digits-lt", out=tmp_path / "whole", **settings)
+    with pytest.raises(Interrupted, match="--resume"):
+        fit("digits-lt", out=tmp_path / "cut", listener=stop_after(3), **settings)
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=stop_after(5), **settings)
+    resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", **settings)
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert resumed.rows == whole.rows
+    for name in ("phi-aligned.npz", "phi-class-correlation.npz"):
+        np.testing.assert_array_equal(
+            np.load(tmp_path / "cut" / name)["phi"], np.load(tmp_path / "whole" / name)["phi"]
+        )
+    for name in ("policy-0.safetensors", "policy-1.safetensors", "best.safetensors"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["cut off", "cannot be read"])
+def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path, damage, stop_after):
+    whole = fit("digits-lt", out=tmp_path / "whole", **SMALL)
+    for existing, steps in (("refuse", 2), ("resume", 1)):
+        with pytest.raises(Interrupted):
+            fit("digits-lt", out=tmp_path / "cut", existing=existing, listener=stop_after(steps), **SMALL)
+    newest = tmp_path / "cut" / "checkpoint-aligned.pt"
+    assert previous(newest).exists()
+    if damage == "cut off":
+        newest.write_bytes(newest.read_bytes()[:1000])
+    else:
+        newest.unlink()
+    listener = stop_after(1000)
+    resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=listener, **SMALL)
+    assert any("checkpoint-aligned.pt" in sentence and damage in sentence for sentence in listener.sentences)
+    assert resumed.rows == whole.rows
+
+
+@pytest.mark.parametrize("methods", [("ala",), ("fixed", "ala")])
+def test_divergence_names_the_step_and_the_child_and_keeps_the_run(tmp_path, methods):
+    settings = {**SMALL, "schedule": "constant", "learning_rate": 1e30, "methods": methods}
+    sentence = rf"step 1: the training loss of child 0 is not finite.*\({methods[0]}, seed 0, child 0\)"
+    with pytest.raises(NonFiniteError, match=sentence):
+        fit("digits-lt", out=tmp_path / "run", **settings)
+    assert (tmp_path / "run" / "config.json").exists()
+
+
+def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "short_lived.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Sequential):\n"
+        "    trained = 0\n"
+        "    def forward(self, x):\n"
+        "        self.trained += self.training\n"
+        "        return super().forward(x) * (float('nan') if self.trained > 35 else 1)\n"
+        "def model():\n"
+        "    return Model(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {**SMALL, "model": "short_lived:model", "engine": "sequential"}
+    with pytest.raises(NonFiniteError, match="step 4: the training loss of child 0 is not finite"):
+        fit("digits-lt", out=tmp_path / "run", **settings)
+    state, warning = load_checkpoint(tmp_path / "run" / "checkpoint-aligned.pt")
+    assert 1 <= state["step"] <= 3
+    assert warning is None
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_a_run_that_diverged_may_resume_at_a_lower_rate(tmp_path, stop_after):
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path / "run", listener=stop_after(2), **SMALL)
+    fit("digits-lt", out=tmp_path / "run", existing="resume", learning_rate=0.01, **SMALL)
+    starts = (tmp_path / "run" / "environment.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"]["optimisation"]["learning_rate"] for line in starts] == [0.1, 0.01]
+
+
+def test_the_test_split_is_scored_once_and_entered_in_the_ledger(tmp_path):
+    first = fit("digits-lt", out=tmp_path / "run", **SMALL)
+    assert first.split == "selection"
+    final = fit("digits-lt", out=tmp_path / "run", existing="resume", final=True, **SMALL)
+    assert final.split == "test"
+    ledger = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
+    assert [json.loads(line)["scores"]["ala"] for line in ledger] == [final.rows["ala"].mean]
+    fit("digits-lt", out=tmp_path / "run", existing="resume", **SMALL)
+    with pytest.raises(RunFolderError, match="it can be scored once"):
+        fit("digits-lt", out=tmp_path / "run", existing="resume", final=True, **SMALL)
+
+
+def test_a_run_that_cannot_start_destroys_nothing(tmp_path):
+    fit("digits-lt", out=tmp_path / "run", **SMALL)
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(InputError):
+        fit("digits-lt", out=tmp_path / "run", existing="overwrite", model="typo", **SMALL)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_saved_policy_is_reused_without_learning(tmp_path):
+    fit("digits-lt", out=tmp_path / "first", **SMALL)
+    policy = tmp_path / "first" / "policy-0.safetensors"
+    fit("digits-lt", out=tmp_path / "second", policy=str(policy), freeze=True, **{**SMALL, "seeds": 1, "seed": 7})
+    reused = load_file(tmp_path / "second" / "policy-7.safetensors")
+    assert all(torch.equal(reused[name], tensor) for name, tensor in load_file(policy).items())
+
+
+def test_a_random_walk_comes_with_the_r2_of_its_reward(tmp_path):
+    result = fit("digits-lt", out=tmp_path / "run", **{**SMALL, "iterations": 120, "methods": ("random-walk",)})
+    assert result.learnable.decisions == 2 * 3 * 7
+    assert 0 <= result.learnable.r2 <= 1
+
+
+def test_a_method_can_have_children_of_its_own_number(tmp_path):
+    two = {**SMALL, "children": 2, "iterations": 100}
+    few = fit("digits-lt", out=tmp_path / "few", **{**two, "methods": ("fixed", "logit-adjustment:children=1", "ala")})
+    arms = json.loads((tmp_path / "few" / "arms.json").read_text())
+    assert [arm["children"] for arm in arms] == [2, 1, 2] * 2
+    assert [arm["start"] for arm in arms] == [0, 2, 3, 5, 7, 8]
+    every = fit("digits-lt", out=tmp_path / "every", **{**two, "methods": ("fixed", "logit-adjustment", "ala")})
+    for method in ("fixed", "ala"):
+        assert few.rows[method].mean == pytest.approx(every.rows[method].mean, abs=1e-6)
+
+
+def test_resets_of_lost_children_are_said(tmp_path, stop_after):
+    listener = stop_after(1000)
+    settings = {**SMALL, "children": 6, "reset": 0.1, "methods": "ala"}
+    fit("digits-lt", out=tmp_path / "run", listener=listener, **settings)
+    resets = sum(value or 0 for row in rows(tmp_path / "run") for value in row["reset"])
+    assert resets > 0
+    assert any(f"ala: {int(resets)} times in 6 steps × 12 children" in sentence for sentence in listener.sentences)

@@ -1,0 +1,114 @@
+"""What works but is most likely a mistake is said once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchmetrics.classification import MulticlassAccuracy
+
+import lossalign as la
+from lossalign.training.aligner import _FORGOTTEN
+
+
+def heard(work: Callable[[], Any]) -> list[str]:
+    """What is said while it works; each of them is lossalign's."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        work()
+    assert all(issubclass(one.category, UserWarning) and "lossalign" in one.filename for one in said)
+    return [str(one.message) for one in said]
+
+
+def test_a_usual_run_says_nothing(problem: Any) -> None:
+    assert heard(lambda: problem.train(problem.aligner(), 30)) == []
+
+
+def test_a_run_longer_than_it_was_said_to_be(problem: Any) -> None:
+    aligner = problem.aligner(total_steps=6)
+    assert heard(lambda: problem.train(aligner, 6)) == []
+    [said] = heard(lambda: problem.train(aligner, 9))
+    assert said.startswith("total_steps=6: the run is longer than that")
+    assert "total_steps=len(loader) * epochs" in said
+
+
+def losses(aligner: la.Aligner, problem: Any, number: int) -> None:
+    logits = torch.randn(4, 3, requires_grad=True)
+    for _ in range(number):
+        aligner(logits, problem.targets[:4])
+
+
+def test_a_forgotten_step(problem: Any) -> None:
+    aligner = problem.aligner()
+    assert heard(lambda: losses(aligner, problem, _FORGOTTEN)) == []
+    [said] = heard(lambda: losses(aligner, problem, 500))
+    assert said.startswith(f"aligner.step: {_FORGOTTEN + 1} losses were computed since the last call of it")
+    assert "call aligner.step(model) after every optimizer.step()" in said
+
+
+def test_neither_accumulation_nor_evaluation_is_a_forgotten_step(problem: Any) -> None:
+    aligner, model = problem.aligner(every=1), problem.network()
+
+    def accumulate() -> None:
+        for _ in range(3):
+            losses(aligner, problem, _FORGOTTEN)
+            aligner.step(model)
+        with torch.no_grad():
+            losses(aligner, problem, 2 * _FORGOTTEN)
+
+    assert heard(accumulate) == []
+
+
+def test_a_large_k_waits_longer_for_a_forgotten_step(problem: Any) -> None:
+    aligner = problem.aligner(every=100, total_steps=1000)
+    assert heard(lambda: losses(aligner, problem, 2000)) == []
+    assert len(heard(lambda: losses(aligner, problem, 1))) == 1
+
+
+def test_probabilities_in_place_of_logits(problem: Any) -> None:
+    model = nn.Sequential(problem.network(), nn.Softmax(-1))
+    [said] = heard(lambda: problem.train(problem.aligner(), 9, model=model))
+    assert said.startswith("outputs: every row is non-negative and sums to 1, as if the model ended in a softmax")
+
+
+@pytest.mark.parametrize(
+    "outputs", [torch.zeros(4, 3), torch.ones(4, 3), -torch.rand(4, 3), torch.eye(3)[[0, 1, 2, 0]] * 5]
+)
+def test_logits_are_not_taken_for_probabilities(outputs: Tensor, problem: Any) -> None:
+    assert heard(lambda: problem.aligner()(outputs, problem.targets[:4])) == []
+
+
+def test_embeddings_are_not_taken_for_probabilities(problem: Any) -> None:
+    aligner = problem.aligner(loss=la.DistanceMixtureLoss(), metric=la.metrics.RecallAtK((1,)))
+    assert heard(lambda: aligner(torch.rand(6, 4).softmax(-1), problem.targets[:6])) == []
+
+
+def test_a_validation_set_in_another_order(problem: Any) -> None:
+    loader = DataLoader(problem.val_loader.dataset, batch_size=16, shuffle=True)
+    [said] = heard(lambda: problem.train(problem.aligner(val_loader=loader), 15))
+    assert said.startswith("val_loader: a second pass gave its samples in another order")
+    assert "shuffle=False" in said
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    accuracy.calls += 1  # type: ignore[attr-defined]
+    return float((outputs.argmax(-1) == targets).float().mean())
+
+
+@pytest.mark.parametrize("metric", [accuracy, MulticlassAccuracy(num_classes=3, average="micro")])
+def test_a_metric_that_the_sensitivity_calls_many_times(metric: Any, problem: Any) -> None:
+    accuracy.calls = 0  # type: ignore[attr-defined]
+    higher = True if metric is accuracy else None
+    [said] = heard(lambda: problem.train(problem.aligner(metric=metric, higher_is_better=higher), 9))
+    assert "is called up to 6 times more at every move of Φ" in said
+    assert "preset=lossalign.default(sensitivity=False)" in said
+    if metric is accuracy:
+        assert 3 < accuracy.calls <= 3 * (1 + 1 + 6)  # type: ignore[attr-defined]
+    preset = la.default(sensitivity=False)
+    quiet = problem.aligner(metric=metric, higher_is_better=higher, preset=preset)
+    assert heard(lambda: problem.train(quiet, 9)) == []
