@@ -9,7 +9,7 @@ ifndef SEED
 SEED := $(shell date +%s)
 endif
 
-.PHONY: setup demo test test-slow format clean
+.PHONY: setup demo test test-slow docs-tables format clean
 
 setup: $(READY)
 
@@ -34,6 +34,10 @@ test-slow: setup
 	@echo "SEED=$(SEED) of the order and of the examples"
 	HYPOTHESIS_PROFILE=fresh $(BIN)/pytest -n 2 --hypothesis-seed=$(SEED) \
 		-p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
+
+# Every table and command of the docs and the README, from results/*.json; `make test` checks that they are current.
+docs-tables: setup
+	$(BIN)/python docs/make_tables.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -159,7 +159,7 @@ def test_a_run_of_classification_has_no_such_pictures(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "retrieval.npz").unlink()
     assert write_retrieval(run) == []
-    with pytest.raises(RunFolderError, match="cannot be read"):
+    with pytest.raises(RunFolderError, match="finished run of metric learning"):
         distances_figure(run)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lossalign.core import InputError, Registry, import_plug
 from lossalign.losses.base import AdaptiveLoss
@@ -88,7 +88,7 @@ def _own(name: str) -> LossEntry:
 
     def make(settings: LossSettings) -> AdaptiveLoss:
         try:
-            takes_classes = callable(found) and not isinstance(found, AdaptiveLoss)
+            takes_classes = callable(found) and not isinstance(found, AdaptiveLoss | nn.Module)
             loss = _called(found, settings.num_classes) if takes_classes else found
         except Exception as error:  # anything the user's class raises
             raise InputError(f"loss {name!r}: making it failed: {type(error).__name__}: {error}") from error

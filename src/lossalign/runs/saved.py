@@ -114,6 +114,8 @@ class SavedRetrieval:
         """Read the folder of a finished run of metric learning."""
         folder = RunFolder(path)
         config, arms = folder.about(), folder.read(ARMS)
+        if not (path / RETRIEVAL).exists():
+            raise RunFolderError(f"{path} has no {RETRIEVAL}; give the folder of a finished run of metric learning.")
         return cls(
             task=config["task"]["name"],
             metric=config["metric"].replace("-", " "),
