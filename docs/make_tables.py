@@ -76,7 +76,8 @@ def caption(facts: Entry) -> str:
     seeds = f"{facts['seeds']} seeds" if facts["seeds"] else ""
     children = f" × {facts['children']} children" if facts.get("children") else ""
     origin = f"transcribed{facts.get('source', '') and ' from ' + facts['source']}" if facts["transcribed"] else ""
-    parts = [f"{facts['title']}: {facts['metric']}{way}", f"{facts['split']} split" if facts["split"] else ""]
+    metric = f"{facts['metric'].replace('-', ' ')} %" if facts.get("percent") else facts["metric"]
+    parts = [f"{facts['title']}: {metric}{way}", f"{facts['split']} split" if facts["split"] else ""]
     said = "; ".join(part for part in (*parts, seeds + children, facts.get("machine"), origin) if part)
     return textwrap.fill(f"*{said}.* {facts.get('note', '')}".strip(), WIDTH, break_on_hyphens=False)
 

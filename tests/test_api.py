@@ -141,7 +141,10 @@ def test_data_that_are_none_are_named(tmp_path, data, message):
         ({"returns": 1}, "'returns': it is now called 'horizon'"),
         ({"metric": lambda outputs, targets: 1.0}, "higher_is_better"),
         ({"model": lambda: None}, "the factory returned a NoneType"),
-        ({"loss": torch.nn.CrossEntropyLoss()}, "loss 'object:CrossEntropyLoss' is a CrossEntropyLoss; give a lossalign.AdaptiveLoss"),
+        (
+            {"loss": torch.nn.CrossEntropyLoss()},
+            "loss 'object:CrossEntropyLoss' is a CrossEntropyLoss; give a lossalign.AdaptiveLoss",
+        ),
         ({"controller": lambda spec, children, generator: 1 / 0}, "ZeroDivisionError"),
     ],
 )

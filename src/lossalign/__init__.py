@@ -5,8 +5,6 @@ loss = aligner(model(x), y)
 aligner.step(model)
 """
 
-from importlib import metadata as _metadata
-
 from lossalign import losses, metrics
 from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper
@@ -32,7 +30,7 @@ from lossalign.losses import (
 )
 from lossalign.training import Aligner
 
-__version__ = _metadata.version("lossalign")
+__version__ = "0.2.0"
 
 __all__ = [
     "AdaptiveLoss",

@@ -10,10 +10,10 @@ import sys
 import traceback
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
-from importlib import metadata
 
 from rich.console import Console
 
+from lossalign import __version__
 from lossalign.api import train
 from lossalign.cli import data, listing, policy
 from lossalign.cli.flags import Asked, parse
@@ -95,7 +95,7 @@ def _dispatch(args: list[str], messages: Console) -> int:
         print(USAGE, end="")
         return 0
     if args[0] == "--version":
-        print(f"lossalign {metadata.version('lossalign')}")
+        print(f"lossalign {__version__}")
         return 0
     command, rest = args[0], args[1:]
     if command == "data":
