@@ -9,6 +9,7 @@ from lossalign import losses, metrics
 from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper
 from lossalign.core import (
+    VERSION,
     CheckpointError,
     Controller,
     InputError,
@@ -30,7 +31,7 @@ from lossalign.losses import (
 )
 from lossalign.training import Aligner
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 __all__ = [
     "AdaptiveLoss",

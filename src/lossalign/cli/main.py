@@ -13,14 +13,13 @@ from contextlib import redirect_stderr, redirect_stdout
 
 from rich.console import Console
 
-from lossalign import __version__
 from lossalign.api import train
 from lossalign.cli import data, listing, policy
 from lossalign.cli.flags import Asked, parse
 from lossalign.cli.launch import is_first, joined, launched, leave, take_gpu
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
-from lossalign.core import InputError, Interrupted, LossalignError
+from lossalign.core import VERSION, InputError, Interrupted, LossalignError
 from lossalign.experiments import TASKS, write_recipe
 
 USAGE = f"""usage: lossalign COMMAND …
@@ -95,7 +94,7 @@ def _dispatch(args: list[str], messages: Console) -> int:
         print(USAGE, end="")
         return 0
     if args[0] == "--version":
-        print(f"lossalign {__version__}")
+        print(f"lossalign {VERSION}")
         return 0
     command, rest = args[0], args[1:]
     if command == "data":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lossalign.control.state import StateLayout
-from lossalign.core import InputError
+from lossalign.core import VERSION, InputError
 
 ACTIONS = 3
 """−β, 0, +β."""
@@ -122,7 +121,7 @@ class Policy(nn.Module):
         described = {
             "format": _FORMAT,
             "version": _VERSION,
-            "written_by": f"lossalign {metadata.version('lossalign')}",
+            "written_by": f"lossalign {VERSION}",
             "hidden": list(self.hidden),
             "layout": asdict(self.layout),
             "about": None if self.about is None else asdict(self.about),

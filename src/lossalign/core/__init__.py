@@ -17,9 +17,11 @@ from lossalign.core.ranks import Ranks, check_same, fingerprint
 from lossalign.core.registry import Registry
 from lossalign.core.seeding import generator
 from lossalign.core.types import Controller, Observation
+from lossalign.core.version import VERSION
 
 __all__ = [
     "OBJECT",
+    "VERSION",
     "CheckpointError",
     "Controller",
     "CosineLinear",

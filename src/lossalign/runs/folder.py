@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lossalign.core import InputError, ParameterSpec, RunFolderError
+from lossalign.core import VERSION, InputError, ParameterSpec, RunFolderError
 from lossalign.experiments import Config, Experiment, by_key, from_plain, to_plain
 from lossalign.training import Population, StepRecord
 
@@ -259,8 +259,8 @@ def _restarted_into(folder: RunFolder) -> bool:
 
 def environment() -> dict[str, Any]:
     """Hardware and versions of this process."""
-    packages = ("lossalign", "torch", "numpy", "safetensors", "torchmetrics", "rich")
-    versions = {}
+    packages = ("torch", "numpy", "safetensors", "torchmetrics", "rich")
+    versions = {"lossalign": VERSION}
     for name in packages:
         try:
             versions[name] = metadata.version(name)

@@ -1,0 +1,3 @@
+"""The version of lossalign, read by the build too."""
+
+VERSION = "0.2.0"
