@@ -4,7 +4,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from lossalign.core import InputError, generator
-from lossalign.data import Dataset, Splits, long_tailed_counts, split
+from lossalign.data import Dataset, Fraction, OfTrain, PerClass, Splits, long_tailed_counts, split
 
 PARTS = ("train", "validation", "selection", "test")
 
@@ -58,9 +58,9 @@ def tasks(draw):
     extra = draw(st.lists(st.integers(1, 20), min_size=num_classes, max_size=num_classes))
     labels = [c for c, number in enumerate(extra) for _ in range(number + validation + selection + test)]
     sizes = {
-        "validation_per_class": validation,
-        "selection_per_class": selection,
-        "test_per_class": test,
+        "validation": PerClass(validation),
+        "selection": PerClass(selection),
+        "test": PerClass(test),
         "ratio": ratio,
     }
     return make(draw(st.permutations(labels)), num_classes), extra, sizes, draw(st.integers(0, 99))
@@ -75,7 +75,7 @@ class TestSplit:
         chosen = [i for name in PARTS for i in ids(getattr(parts, name))]
         assert len(chosen) == len(set(chosen))
         for name in ("validation", "selection", "test"):
-            assert counts(parts)[name] == [sizes[f"{name}_per_class"]] * data.num_classes
+            assert counts(parts)[name] == [sizes[name].number] * data.num_classes
         if sizes["ratio"] == 1:
             assert counts(parts)["train"] == extra
         for name in PARTS:
@@ -120,7 +120,7 @@ class TestSplit:
         new = list(range(data.num_classes))
         random.shuffle(new)
         renamed = make(torch.tensor(new)[data.targets], data.num_classes)
-        fractions = {"validation_fraction": 0.2, "selection_fraction": 0.1, "test_fraction": 0.1}
+        fractions = {"validation": Fraction(0.2), "selection": Fraction(0.1), "test": Fraction(0.1)}
         try:
             a = counts(split(data, **fractions, generator=generator(seed)))
         except InputError:  # three parts and training need four examples of a class
@@ -131,13 +131,13 @@ class TestSplit:
 
     def test_other_seeds_give_other_parts(self):
         data = of_counts([40, 40])
-        sizes = {"validation_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
+        sizes = {"validation": PerClass(5), "selection": PerClass(5), "test": PerClass(5)}
         a, b = (split(data, **sizes, generator=generator(seed)) for seed in (0, 1))
         assert ids(a.validation) != ids(b.validation)
 
     def test_a_smaller_training_part_is_within_the_larger_and_the_other_parts_stay(self):
         data = of_counts([50, 50, 50])
-        sizes = {"validation_per_class": 5, "selection_per_class": 5, "test_per_class": 5}
+        sizes = {"validation": PerClass(5), "selection": PerClass(5), "test": PerClass(5)}
         large = split(data, **sizes, largest=30, generator=generator(0))
         small = split(data, **sizes, largest=20, ratio=4, generator=generator(0))
         assert counts(large)["train"] == [30, 30, 30]
@@ -147,16 +147,16 @@ class TestSplit:
 
     def test_a_test_set_that_exists_is_passed_through(self):
         data, test = of_counts([10, 10]), of_counts([3, 3])
-        parts = split(data, validation_per_class=2, selection_per_class=3, test=test, generator=generator(0))
+        parts = split(data, validation=PerClass(2), selection=PerClass(3), test=test, generator=generator(0))
         assert parts.test is test
         assert counts(parts)["train"] == [5, 5]
 
     def test_fractions_follow_each_class_and_take_at_least_one(self):
         parts = split(
             of_counts([1000, 40, 5]),
-            validation_fraction=0.2,
-            selection_fraction=0.1,
-            test_fraction=0.25,
+            validation=Fraction(0.2),
+            selection=Fraction(0.1),
+            test=Fraction(0.25),
             generator=generator(0),
         )
         assert counts(parts) == {
@@ -170,17 +170,17 @@ class TestSplit:
         with pytest.raises(InputError, match=r"class 'c1' has 5 examples, but 6 are needed \(1 test, 2 validation, "):
             split(
                 of_counts([9, 5]),
-                validation_per_class=2,
-                selection_per_class=2,
-                test_per_class=1,
+                validation=PerClass(2),
+                selection=PerClass(2),
+                test=PerClass(1),
                 generator=generator(0),
             )
         with pytest.raises(InputError, match=r"class 'c0' has 9 examples, but 11 are needed .*6 train"):
             split(
                 of_counts([9, 9]),
-                validation_per_class=2,
-                selection_per_class=2,
-                test_per_class=1,
+                validation=PerClass(2),
+                selection=PerClass(2),
+                test=PerClass(1),
                 largest=6,
                 generator=generator(0),
             )
@@ -188,46 +188,42 @@ class TestSplit:
     def test_a_class_without_examples_is_named(self):
         data = make([0, 0, 0, 0, 0], num_classes=2)
         with pytest.raises(InputError, match="class 'c1' has 0 examples"):
-            split(data, validation_fraction=0.2, selection_fraction=0.2, test_fraction=0.2, generator=generator(0))
+            split(data, validation=Fraction(0.2), selection=Fraction(0.2), test=Fraction(0.2), generator=generator(0))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"validation_per_class": None}, "validation_per_class, validation_fraction: give exactly one"),
-            ({"validation_fraction": 0.1}, "validation_per_class, validation_fraction: give exactly one"),
-            ({"selection_fraction": 0.1}, "selection_per_class, selection_fraction: give exactly one"),
-            ({"test_per_class": 0}, "or a test set as test"),
-            ({"test": of_counts([2, 2])}, "second test set"),
-            ({"test": of_counts([2, 2, 2]), "test_per_class": 0}, "its classes are not those"),
-            ({"validation_per_class": 0}, "validation_per_class=0"),
-            ({"selection_per_class": None, "selection_fraction": 1.5}, "selection_fraction=1.5"),
+            ({"test": of_counts([2, 2, 2])}, "its classes are not those"),
+            ({"validation": PerClass(0)}, "validation_per_class=0"),
+            ({"test": PerClass(0)}, "test_per_class=0"),
+            ({"selection": Fraction(1.5)}, "selection: the fraction 1.5 is not between 0 and 1"),
             ({"ratio": 0.5}, "ratio=0.5"),
         ],
     )
     def test_what_cannot_be_meant_is_refused(self, changes, message):
-        sizes = {"validation_per_class": 1, "selection_per_class": 1, "test_per_class": 1, **changes}
+        sizes = {"validation": PerClass(1), "selection": PerClass(1), "test": PerClass(1), **changes}
         with pytest.raises(InputError, match=message):
             split(of_counts([9, 9]), **sizes, generator=generator(0))
 
     def test_a_test_set_of_another_shape_is_refused(self):
         test = Dataset(name="t", inputs=torch.zeros(2, 7), targets=torch.tensor([0, 1]), class_names=("c0", "c1"))
         with pytest.raises(InputError, match="load both the same way"):
-            split(of_counts([9, 9]), validation_per_class=1, selection_per_class=1, test=test, generator=generator(0))
+            split(of_counts([9, 9]), validation=PerClass(1), selection=PerClass(1), test=test, generator=generator(0))
 
 
-class TestRewardOutOfTheTrainingPart:
+class TestValidationOutOfTheTrainingPart:
     def test_it_is_as_long_tailed_and_training_keeps_the_rest(self):
         data = of_counts([600, 600, 600])
-        whole = split(data, validation_per_class=1, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+        whole = split(data, validation=PerClass(1), selection=PerClass(9), test=PerClass(10), largest=400, ratio=16,
                       generator=generator(0))  # fmt: skip
-        cut = split(data, validation_of_train=0.2, selection_per_class=9, test_per_class=10, largest=400, ratio=16,
+        cut = split(data, validation=OfTrain(0.2), selection=PerClass(9), test=PerClass(10), largest=400, ratio=16,
                     generator=generator(0))  # fmt: skip
         assert whole.train.counts.tolist() == [400, 100, 25]
         assert cut.validation.counts.tolist() == [80, 20, 5]
         assert cut.train.counts.tolist() == [320, 80, 20]
 
     def test_train_and_validation_together_are_both_and_nothing_else(self):
-        parts = split(of_counts([50, 40]), validation_of_train=0.2, selection_per_class=3, test_per_class=4,
+        parts = split(of_counts([50, 40]), validation=OfTrain(0.2), selection=PerClass(3), test=PerClass(4),
                       generator=generator(0))  # fmt: skip
         assert sorted(ids(parts.train_and_validation)) == sorted(ids(parts.train) + ids(parts.validation))
         assert not set(ids(parts.train_and_validation)) & set(ids(parts.selection) + ids(parts.test))
@@ -235,5 +231,5 @@ class TestRewardOutOfTheTrainingPart:
     @pytest.mark.parametrize(("share", "counts_"), [(0.0, [50, 50]), (1.0, [50, 50]), (0.2, [50, 12])])
     def test_what_cannot_be_taken_is_refused(self, share, counts_):
         with pytest.raises(InputError, match="validation_of_train"):
-            split(of_counts(counts_), validation_of_train=share, selection_per_class=3, test_per_class=4,
+            split(of_counts(counts_), validation=OfTrain(share), selection=PerClass(3), test=PerClass(4),
                   generator=generator(0))  # fmt: skip

@@ -13,6 +13,7 @@ from lossalign.data import (
     BatchStream,
     Dataset,
     MappedImages,
+    PerClass,
     StreamedBatches,
     fit_transform,
     load_image_folder,
@@ -125,7 +126,7 @@ class TestTheFile:
 
 
 def test_splits_and_transforms_are_those_of_the_folder_in_memory(pets):
-    options = {"validation_per_class": 2, "selection_per_class": 1, "test_per_class": 1}
+    options = {"validation": PerClass(2), "selection": PerClass(1), "test": PerClass(1)}
     mapped = split(map_image_folder(pets, 6), generator=generator(0), **options)
     loaded = split(load_image_folder(pets, 6), generator=generator(0), **options)
     for part in ("train", "validation", "selection", "test"):

@@ -117,3 +117,9 @@ class TestVerification:
 def test_what_does_not_fit_is_refused_by_name(task, changes, message):
     with pytest.raises(InputError, match=message):
         build(configure(task, changes))
+
+
+def test_a_split_of_no_size_is_named():
+    config = configure("digits-lt", {"selection_per_class": "none", "children": 1})
+    with pytest.raises(InputError, match="selection_per_class: the data have no selection split"):
+        build(config)

@@ -11,7 +11,7 @@ from lossalign.data.omniglot import load_omniglot
 from lossalign.data.products import open_products
 from lossalign.data.registry import DATA_SOURCES, Loaded, SourceSettings, load_source
 from lossalign.data.sources import PublishedFile, Source, known
-from lossalign.data.splits import Splits, long_tailed_counts, split
+from lossalign.data.splits import Fraction, OfTrain, PerClass, Splits, long_tailed_counts, split
 from lossalign.data.streaming import MappedImages, StreamedBatches, map_image_folder, open_image_folder
 from lossalign.data.streams import BatchStream, JointStream
 from lossalign.data.tables import load_table
@@ -23,10 +23,13 @@ __all__ = [
     "BatchStream",
     "Dataset",
     "Examples",
+    "Fraction",
     "JointStream",
     "Loaded",
     "MappedImages",
+    "OfTrain",
     "Pairs",
+    "PerClass",
     "PublishedFile",
     "Source",
     "SourceSettings",

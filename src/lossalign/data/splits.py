@@ -66,18 +66,58 @@ def long_tailed_counts(largest: int, num_classes: int, ratio: float) -> Tensor:
     return torch.tensor([max(1, int(size * (1 + 1e-9))) for size in sizes])
 
 
+@dataclass(frozen=True)
+class PerClass:
+    """A part with the same number of examples of each class."""
+
+    number: int
+
+    def sizes(self, name: str, counts: Tensor) -> Tensor:
+        """Examples of each class that the part ``name`` takes [C]."""
+        if self.number < 1:
+            raise InputError(f"{name}_per_class={self.number}: the part needs at least 1 example of each class.")
+        return torch.full_like(counts, self.number)
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """A part with a share of each class, at least one example."""
+
+    share: float
+
+    def sizes(self, name: str, counts: Tensor) -> Tensor:
+        """Examples of each class that the part ``name`` takes [C]."""
+        if not 0 < self.share < 1:
+            raise InputError(f"{name}: the fraction {self.share} is not between 0 and 1; give e.g. 0.2.")
+        return (counts * self.share).round().long().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class OfTrain:
+    """A validation part taken out of the training part: a share of each of its classes, at least five examples."""
+
+    share: float
+
+    def sizes(self, train: Tensor) -> Tensor:
+        """Training examples of each class that become validation examples [C]."""
+        if not 0 < self.share < 1:
+            raise InputError(f"validation_of_train={self.share}: give a share between 0 and 1.")
+        taken = (train * self.share).round().long().clamp(min=VALIDATION_AT_LEAST)
+        if (taken >= train).any():
+            raise InputError(
+                f"validation_of_train={self.share}: the smallest class has {int(train.min())} training examples, and "
+                f"at least {VALIDATION_AT_LEAST} would be taken; lower the ratio or give validation_per_class."
+            )
+        return taken
+
+
 def split(
     dataset: Examples,
     *,
+    validation: PerClass | Fraction | OfTrain,
+    selection: PerClass | Fraction,
+    test: PerClass | Fraction | Examples,
     generator: torch.Generator,
-    validation_per_class: int | None = None,
-    validation_fraction: float | None = None,
-    validation_of_train: float | None = None,
-    selection_per_class: int | None = None,
-    selection_fraction: float | None = None,
-    test_per_class: int = 0,
-    test_fraction: float = 0.0,
-    test: Examples | None = None,
     largest: int | None = None,
     ratio: float = 1.0,
 ) -> Splits:
@@ -89,18 +129,12 @@ def split(
 
     Args:
         dataset: what to cut.
+        validation: size of the validation part.
+        selection: size of the selection part.
+        test: size of the test part, or a test set that exists already.
         generator: draws the examples.
-        validation_per_class: examples of each class for the validation part; or
-        validation_fraction: its share of each class, at least one example; or
-        validation_of_train: its share of each class of the training part, long-tailed like it, at least five examples;
-            the training part keeps the rest.
-        selection_per_class: examples of each class for the selection part; or
-        selection_fraction: its share of each class, at least one example.
-        test_per_class: examples of each class for the test part; or
-        test_fraction: its share of each class, at least one example; or
-        test: a test set that exists already.
-        largest: training examples of class 0, with those that ``validation_of_train`` takes; as many as every class can
-            follow if not given.
+        largest: training examples of class 0, with those that ``OfTrain`` takes; as many as every class can follow if
+            not given.
         ratio: training examples of class 0 over those of the last class. At 1, without ``largest``, training takes
             all that is left, balanced or not.
 
@@ -113,33 +147,13 @@ def split(
         ...     name="x", inputs=torch.rand(20, 3), targets=torch.arange(20) % 2, class_names=("a", "b")
         ... )
         >>> parts = split(
-        ...     data, validation_per_class=2, selection_per_class=1, test_per_class=3, ratio=2,
+        ...     data, validation=PerClass(2), selection=PerClass(1), test=PerClass(3), ratio=2,
         ...     generator=torch.Generator(),
         ... )
         >>> [part.counts.tolist() for part in (parts.train, parts.validation, parts.selection, parts.test)]
         [[4, 2], [2, 2], [1, 1], [3, 3]]
     """
-    counts = dataset.counts
-    sizes = {
-        "test": (
-            _part_sizes("test", counts, test_per_class or None, test_fraction or None)
-            if test is None
-            else torch.zeros_like(counts)
-        ),
-        "validation": (
-            _part_sizes("validation", counts, validation_per_class, validation_fraction)
-            if validation_of_train is None
-            else torch.zeros_like(counts)
-        ),
-        "selection": _part_sizes("selection", counts, selection_per_class, selection_fraction),
-    }
-    if test is not None:
-        _check_test(dataset, test, test_per_class, test_fraction)
-    rest = counts - sum(sizes.values(), torch.zeros_like(counts))
-    sizes["train"] = _training_sizes(rest, largest, ratio)
-    if validation_of_train is not None:
-        sizes["validation"] = _taken_from(sizes["train"], validation_of_train)
-        sizes["train"] = sizes["train"] - sizes["validation"]
+    sizes = _sizes(dataset, validation, selection, test, largest, ratio)
     _check_supply(dataset, sizes)
     drawn = _draw(dataset, sizes, generator)
     parts = {name: dataset.subset(indices) for name, indices in drawn.items() if sizes[name].any()}
@@ -148,9 +162,36 @@ def split(
         train=parts["train"],
         validation=parts["validation"],
         selection=parts["selection"],
-        test=test or parts["test"],
+        test=test if isinstance(test, Examples) else parts["test"],
         both=lambda: dataset.subset(both),
     )
+
+
+def _sizes(
+    dataset: Examples,
+    validation: PerClass | Fraction | OfTrain,
+    selection: PerClass | Fraction,
+    test: PerClass | Fraction | Examples,
+    largest: int | None,
+    ratio: float,
+) -> dict[str, Tensor]:
+    """Examples of each class in each part [C], in the order in which a class gives them."""
+    counts, of_train = dataset.counts, validation if isinstance(validation, OfTrain) else None
+    if isinstance(test, Examples):
+        _check_test(dataset, test)
+    sizes = {
+        "test": torch.zeros_like(counts) if isinstance(test, Examples) else test.sizes("test", counts),
+        "validation": (
+            torch.zeros_like(counts) if isinstance(validation, OfTrain) else validation.sizes("validation", counts)
+        ),
+        "selection": selection.sizes("selection", counts),
+    }
+    rest = counts - sum(sizes.values(), torch.zeros_like(counts))
+    sizes["train"] = _training_sizes(rest, largest, ratio)
+    if of_train is not None:
+        sizes["validation"] = of_train.sizes(sizes["train"])
+        sizes["train"] = sizes["train"] - sizes["validation"]
+    return sizes
 
 
 def _draw(dataset: Examples, sizes: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
@@ -165,34 +206,6 @@ def _draw(dataset: Examples, sizes: dict[str, Tensor], generator: torch.Generato
             drawn[name].append(members[start:stop])
             start = stop
     return {name: torch.cat(indices) for name, indices in drawn.items()}
-
-
-def _taken_from(train: Tensor, fraction: float) -> Tensor:
-    """Number of training examples of each class that become the validation part [C]."""
-    if not 0 < fraction < 1:
-        raise InputError(f"validation_of_train={fraction}: give a share between 0 and 1.")
-    taken = (train * fraction).round().long().clamp(min=VALIDATION_AT_LEAST)
-    if (taken >= train).any():
-        raise InputError(
-            f"validation_of_train={fraction}: the smallest class has {int(train.min())} training examples, and at "
-            f"least {VALIDATION_AT_LEAST} would be taken; lower the ratio or give validation_per_class."
-        )
-    return taken
-
-
-def _part_sizes(name: str, counts: Tensor, per_class: int | None, fraction: float | None) -> Tensor:
-    """How many examples of each class a part takes [C]."""
-    if (per_class is None) == (fraction is None):
-        own = ", or a test set as test" if name == "test" else ""
-        raise InputError(f"{name}_per_class, {name}_fraction: give exactly one of the two{own}.")
-    if per_class is not None:
-        if per_class < 1:
-            raise InputError(f"{name}_per_class={per_class}: the part needs at least 1 example of each class.")
-        return torch.full_like(counts, per_class)
-    assert fraction is not None
-    if not 0 < fraction < 1:
-        raise InputError(f"{name}_fraction={fraction}: give a share between 0 and 1.")
-    return (counts * fraction).round().long().clamp(min=1)
 
 
 def _training_sizes(rest: Tensor, largest: int | None, ratio: float) -> Tensor:
@@ -224,9 +237,7 @@ def _check_supply(dataset: Examples, sizes: dict[str, Tensor]) -> None:
         )
 
 
-def _check_test(dataset: Examples, test: Examples, per_class: int, fraction: float) -> None:
-    if per_class or fraction:
-        raise InputError("test: give it without test_per_class and test_fraction, which would cut a second test set.")
+def _check_test(dataset: Examples, test: Examples) -> None:
     if test.class_names != dataset.class_names:
         raise InputError(f"test: its classes are not those of dataset {dataset.name!r}; load both the same way.")
     if (test.input_shape, test.dtype) != (dataset.input_shape, dataset.dtype):

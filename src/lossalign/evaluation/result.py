@@ -211,8 +211,11 @@ def best_child(experiment: Experiment) -> Chosen:
 
 def _learnable(experiment: Experiment, rewards: dict[str, Array]) -> Learnable | None:
     """R² along the random walk, over all its seeds, if the run has one without options of its own."""
-    walk = METHODS["random-walk"]
-    arms = [arm for arm in experiment.arms if arm.spec.method is walk and not arm.spec.options]
+    arms = [
+        arm
+        for arm in experiment.arms
+        if arm.spec.trained is not None and arm.spec.trained.random and not arm.spec.options
+    ]
     if not arms:
         return None
     name = arms[0].population

@@ -299,6 +299,7 @@ class Builder:
         config, spec, data = self.config, arm.spec, self.data[arm.seed]
         return Setting(
             task=config.short_name,
+            method=spec.text,
             preset=options_of(config, spec),
             loss=loss,
             metric=self.metric,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError, Registry, generator
-from lossalign.data import Examples, Pairs, Splits, split, split_classes
+from lossalign.data import Examples, Fraction, OfTrain, Pairs, PerClass, Splits, split, split_classes
 from lossalign.experiments.config import Config
 from lossalign.experiments.methods import MethodSpec
 from lossalign.experiments.methods.names import COMPARED_CLASSES, COMPARED_EMBEDDINGS
@@ -96,24 +96,25 @@ class Classification(Kind):
     def split(self, config: Config, examples: Examples, test: Examples | None, seed: int) -> Splits:
         """Examples of every class for every part."""
         wanted = config.split
-
-        def fraction(per_class: int | None) -> float | None:
-            return wanted.held_out_fraction if per_class is None else None
-
+        of_train = None if wanted.validation_of_train is None else OfTrain(wanted.validation_of_train)
         return split(
             examples,
-            validation_per_class=wanted.validation_per_class,
-            validation_fraction=fraction(wanted.validation_per_class) if wanted.validation_of_train is None else None,
-            validation_of_train=wanted.validation_of_train,
-            selection_per_class=wanted.selection_per_class,
-            selection_fraction=fraction(wanted.selection_per_class),
-            test_per_class=wanted.test_per_class or 0 if test is None else 0,
-            test_fraction=fraction(wanted.test_per_class) or 0.0 if test is None else 0.0,
-            test=test,
+            validation=of_train or _size("validation", wanted.validation_per_class, wanted.held_out_fraction),
+            selection=_size("selection", wanted.selection_per_class, wanted.held_out_fraction),
+            test=_size("test", wanted.test_per_class, wanted.held_out_fraction) if test is None else test,
             largest=wanted.largest,
             ratio=wanted.ratio,
             generator=generator(seed, "split"),
         )
+
+
+def _size(name: str, per_class: int | None, fraction: float | None) -> PerClass | Fraction:
+    """The size of a part; a number of examples comes before a fraction."""
+    if per_class is not None:
+        return PerClass(per_class)
+    if fraction is None:
+        raise InputError(f"{name}_per_class: the data have no {name} split; give a number, or held_out_fraction.")
+    return Fraction(fraction)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,13 @@ _trained(
 _trained(
     ALA, "a policy moves Φ and learns from the reward (the paper's method)", trained.learning, "learner", watches=True
 )
-_trained("random-walk", "the moves of ALA, never learning, no inheritance", trained.random_walk, watches=True)
+_trained(
+    "random-walk",
+    "the moves of ALA, never learning, no inheritance",
+    trained.random_walk,
+    watches=True,
+    random=True,
+)
 _trained("evolution", "the moves and inheritance of ALA, never learning", trained.evolution, watches=True)
 for _name, _summary, _group, _values, _since in (
     ("inverse-frequency", "class weights 1 / n_c", "weights", rivals.inverse_frequency, 0.0),

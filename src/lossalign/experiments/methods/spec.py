@@ -26,6 +26,8 @@ class Setting:
 
     task: str
     """The task's name."""
+    method: str
+    """The method as a user wrote it."""
     preset: Preset
     """The controller's options."""
     loss: AdaptiveLoss
@@ -134,6 +136,7 @@ class TrainedMethod(Method):
         watches: whether its controller uses the validation split.
         refits: whether it trains after the methods ``after``, on the validation split too, with the Φ they learned.
         children: its number of children, if not that of the run.
+        random: whether its moves are random, so that the R² of reward on them says how much there is to learn.
     """
 
     controller: Callable[[Setting], Controller]
@@ -143,6 +146,7 @@ class TrainedMethod(Method):
     watches: bool = False
     refits: bool = False
     children: int | None = None
+    random: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

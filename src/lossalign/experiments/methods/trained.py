@@ -73,7 +73,7 @@ def designed(group: str, values: Callable[[Tensor], Tensor], since: float = 0.0)
 
 def cost_weighted(setting: Setting) -> Controller:
     """Class weights from the metric's cost matrix."""
-    values = rivals.cost_weights(costs_of(setting.metric, "cost-weighted"))
+    values = rivals.cost_weights(costs_of(setting.metric, setting.method))
     return rivals.designed(setting.spec, setting.children, "weights", values)
 
 
