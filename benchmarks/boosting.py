@@ -10,16 +10,17 @@ import argparse
 import numpy as np
 import torch
 from common import table
-from lossalign.experiments.populations import load_source, make_splits
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from lossalign.experiments.recipes import recipe_for
+from lossalign.data.registry import SourceSettings, load_source
+from lossalign.experiments import configure
+from lossalign.experiments.kinds import KINDS
 from lossalign.metrics import metric_named
 
 
 def scored(config, examples, seed):
     """The metric of gradient boosting on one seed's test split."""
-    splits = make_splits(config, examples, None, seed)
+    splits = KINDS[config.kind].split(config, examples, None, seed)
     train, test = splits.train.load(), splits.test.load()
     model = HistGradientBoostingClassifier(random_state=seed)
     model.fit(train.inputs.numpy(), train.targets.numpy())
@@ -35,8 +36,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--fraction", type=float, default=0.2)
     given = parser.parse_args()
-    config = recipe_for(f"table:{given.table}", metric=given.metric, held_out_fraction=given.fraction)
-    examples = load_source(config).examples
+    config = configure(f"table:{given.table}", {"metric": given.metric, "held_out_fraction": given.fraction})
+    examples = load_source("table", SourceSettings(folder=given.table)).examples
     seeds = range(given.seed, given.seed + given.seeds)
     values = [scored(config, examples, seed) for seed in seeds]
     rows = [("mean", f"{100 * np.mean(values):.2f}")]

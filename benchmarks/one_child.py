@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lossalign.experiments.statistics import paired
 
 import lossalign as la
 from lossalign.control.state import StateLayout
 from lossalign.core import generator
 from lossalign.data import load_digits
+from lossalign.evaluation.statistics import paired
 
 
 def never_moving():

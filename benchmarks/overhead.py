@@ -75,9 +75,9 @@ def controller_row(classes, device, held=0.0):
         return observe(loss, metric, outputs, targets, errors, progress=0.5, device=device)
 
     for _ in range(default().replay + default().horizon + 1):
-        ours.step(look())
+        ours.move(look())
     looking, seen = milliseconds(look, device)
-    stepping, _ = milliseconds(lambda: ours.step(seen), device)
+    stepping, _ = milliseconds(lambda: ours.move(seen), device)
     return {
         "classes": classes,
         "parameters": loss.spec.size,

@@ -52,7 +52,7 @@ def by_classes(device, groups):
 
         def step(outputs=outputs, targets=targets, loss=loss, metric=metric, mover=mover, where=where):
             errors = measure(metric, outputs, targets, 1)
-            mover.step(observe(loss, metric, outputs, targets, errors, progress=0.5, device=where))
+            mover.move(observe(loss, metric, outputs, targets, errors, progress=0.5, device=where))
 
         for _ in range(default().replay + default().horizon + 1):
             step()

@@ -115,3 +115,10 @@ def test_make_targets_of_a_page_exist(page):
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z-]+)`?$", page.read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} names make {target}"
+
+
+@pytest.mark.parametrize("benchmark", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.name)
+def test_a_benchmark_finds_what_it_imports(benchmark):
+    code = f"import sys; sys.path.insert(0, {str(benchmark.parent)!r}); import {benchmark.stem}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
