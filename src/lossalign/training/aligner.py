@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +22,23 @@ from lossalign.training.notices import Once
 from lossalign.training.observe import observe, sensitivity_cost
 from lossalign.training.use import check_batch, check_state, checked_every, looks_like_probabilities, refuse_renamed
 from lossalign.training.validation import Forward, Validation, forward_pair
-from lossalign.training.weights import Weights, check_model, check_same_weights, evaluating, prefix_of, weights_of
+from lossalign.training.weights import WatchedModel, Weights, check_same_weights, evaluating, weights_of
 
 _FORGOTTEN = 1000
 """Losses without a step that are never too many: one step may accumulate the gradients of hundreds of batches."""
+
+
+@dataclass
+class Position:
+    """How far a run is; apart from the module, as setting its attributes at every iteration takes time."""
+
+    iteration: int = 0
+    losses: int = 0
+    """Losses since the last call of ``step``."""
+    looked: bool = False
+    """Whether the first batch has been looked at."""
+    apart: bool = False
+    """Whether the model's ``state_dict`` is asked for without the aligner's."""
 
 
 class Aligner(nn.Module):
@@ -119,11 +133,11 @@ class Aligner(nn.Module):
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
         self._average = WeightAverage(self.preset.weight_average, every)
         self._once, self._log = Once(), MoveLog(loss.spec.size)
-        self._iteration, self._best_error = 0, float("inf")
+        self._at, self._best_error = Position(), float("inf")
         self._values: list[Tensor] = []
         self._best: Weights | None = None
         self._held_as: str | None = None
-        self._apart, self._looked, self._losses = False, False, 0
+        self._watched: WatchedModel | None = None
         self._validation = Validation(val_loader, forward, loss, self.metric, sharded=val_sharded, once=self._once)
         self._validation.check()
 
@@ -156,17 +170,18 @@ class Aligner(nn.Module):
         Returns:
             What the last K iterations led to, if Φ has moved; None between two moves.
         """
-        model, self._losses = check_model(model), 0
-        with self._apart_from(model):
-            self._average.update(model, self._iteration, without=self._held_as)
-            self._iteration += 1
-            if self._iteration > self.total_steps:
-                self._once.say("long", self._too_long())
-            point = (self._iteration - 1) % self.every + 1
+        at, watched = self._at, self._watch(model)
+        self._average.update(watched.names, watched.tensors(), at.iteration)
+        at.iteration, at.losses = at.iteration + 1, 0
+        if at.iteration > self.total_steps:
+            self._once.say("long", self._too_long())
+        point = (at.iteration - 1) % self.every + 1
+        if point < self.every and point not in self._points:
+            return None
+        with self._apart():
             if point == self.every:
-                return self._finish(model)
-            if point in self._points:
-                self._values.append(self._measure(model))
+                return self._finish(watched.plain)
+            self._values.append(self._measure(watched.plain))
         return None
 
     def best_state_dict(self) -> dict[str, Any]:
@@ -185,7 +200,7 @@ class Aligner(nn.Module):
         best = "none yet" if self.best_metric is None else f"{self.best_metric:.4g}"
         return (
             f"loss={type(self.loss).__name__}, metric={self.metric.name}, every={self.every}, "
-            f"total_steps={self.total_steps}, step={self._number}, iteration={self._iteration}, best={best}"
+            f"total_steps={self.total_steps}, step={self._number}, iteration={self._at.iteration}, best={best}"
         )
 
     def _measure(self, model: nn.Module) -> Tensor:
@@ -212,9 +227,9 @@ class Aligner(nn.Module):
         before = self._driver.phi.cpu().clone()
         reward = self._move(outputs, targets, errors)
         metric = self._own_direction(float(now))
-        self._log.add(iteration=self._iteration, metric=metric, phi=before, reward=reward)
+        self._log.add(iteration=self._at.iteration, metric=metric, phi=before, reward=reward)
         phi = {name: before[where] for name, where in self.loss.spec.slices.items()}
-        return Move(step=self._number, iteration=self._iteration, metric=metric, phi=phi, reward=reward)
+        return Move(step=self._number, iteration=self._at.iteration, metric=metric, phi=phi, reward=reward)
 
     def _keep_best(self, model: nn.Module, weights: Weights | None, measured: float) -> None:
         current = {**weights_of(model, self._held_as), **(weights or {})}
@@ -242,7 +257,7 @@ class Aligner(nn.Module):
                     outputs,
                     targets,
                     errors,
-                    progress=min(1.0, self._iteration / self.total_steps),
+                    progress=min(1.0, self._at.iteration / self.total_steps),
                     device=self._driver.phi.device if ranks.count == 1 else "cpu",
                     sensitivity=self.preset.sensitivity,
                 )
@@ -260,36 +275,46 @@ class Aligner(nn.Module):
     @property
     def _number(self) -> int:
         """Number of the step of K iterations that the last iteration belongs to."""
-        return -(-self._iteration // self.every)
+        return -(-self._at.iteration // self.every)
 
     def _own_direction(self, value: float) -> float:
         return float(error(self.metric, torch.tensor(value, dtype=torch.float64))) + 0.0
 
+    def _watch(self, model: nn.Module) -> WatchedModel:
+        """The model that trains; looked at again at the beginning of each step of K iterations."""
+        watched = self._watched
+        if watched is None or not watched.is_of(model) or self._at.iteration % self.every == 0:
+            with self._apart():
+                self._watched = watched = WatchedModel(model, self)
+            self._held_as = watched.prefix
+        return watched
+
     @contextmanager
-    def _apart_from(self, model: nn.Module) -> Iterator[None]:
+    def _apart(self) -> Iterator[None]:
         """A model that holds this aligner is measured, averaged and kept without it."""
-        self._held_as, self._apart = prefix_of(self, model), True
+        self._at.apart = True
         try:
             yield
         finally:
-            self._apart = False
+            self._at.apart = False
 
     def _check_batch(self, outputs: Tensor, targets: Tensor) -> None:
         check_batch(outputs, targets)
-        if not self._looked or targets.device.type == "cpu":
+        at = self._at
+        if not at.looked or targets.device.type == "cpu":
             self.loss.check_targets(targets, "targets")
-        if not self._looked and looks_like_probabilities(self.loss, outputs, targets):
+        if not at.looked and looks_like_probabilities(self.loss, outputs, targets):
             self._once.say(
                 "softmax",
                 "outputs: every row is non-negative and sums to 1, as if the model ended in a softmax; give its "
                 "logits, as the loss applies the softmax itself.",
             )
-        self._looked = True
-        self._losses += torch.is_grad_enabled()
-        if self._losses > max(_FORGOTTEN, 20 * self.every):
+        at.looked = True
+        at.losses += torch.is_grad_enabled()
+        if at.losses > max(_FORGOTTEN, 20 * self.every):
             self._once.say(
                 "forgotten",
-                f"aligner.step: {self._losses} losses were computed since the last call of it, so Φ does not move; "
+                f"aligner.step: {at.losses} losses were computed since the last call of it, so Φ does not move; "
                 "call aligner.step(model) after every optimizer.step().",
             )
 
@@ -321,12 +346,12 @@ class Aligner(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Everything beside Φ, as primitives and tensors that later steps do not change."""
-        if self._apart:
+        if self._at.apart:
             return {}
         state = {
             "version": 1,
             **self._identity,
-            "iteration": self._iteration,
+            "iteration": self._at.iteration,
             "drawn": self._validation.drawn,
             "values": self._values,
             "history": self._log.state_dict(),
@@ -346,8 +371,9 @@ class Aligner(nn.Module):
         finally:
             self._follow()  # load_state_dict has written into phi already, whatever the state is
         state = copy.deepcopy(state)
-        self._iteration, self._best_error = state["iteration"], state["best_error"]
+        self._at, self._best_error = Position(iteration=state["iteration"]), state["best_error"]
+        self._watched = None
         self._validation.drawn = state["drawn"]
         self._log.load_state_dict(state["history"])
         self._average.weights, self._best = state["averaged"], state["best"]
-        self._values, self._held_as, self._losses = on_cpu(state["values"]), state["held_as"], 0
+        self._values, self._held_as = on_cpu(state["values"]), state["held_as"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from lossalign.children import average_, average_decay
+from lossalign.children import average_decay
 from lossalign.core import Ranks
 from lossalign.training.weights import Weights, buffers_of_first_rank, check_same_weights, weights_of
 
@@ -30,24 +32,51 @@ class WeightAverage:
 
     def __init__(self, steps: float | None, every: int) -> None:
         self._decay = None if steps is None else 1 - 1 / max(1.0, steps * every)
-        self.weights: Weights | None = None
+        self._weights: Weights | None = None
+        self._names: tuple[str, ...] | None = None
+        self._devices: list[torch.device] = []
+        self._floats: list[int] = []
+        self._whole: list[int] = []  # such as BatchNorm's counter: copied, not averaged
 
-    def update(self, model: nn.Module, iteration: int, without: str | None = None) -> None:
-        """Take in the weights after iteration 0, 1, …, except those whose names begin with ``without``."""
+    @property
+    def weights(self) -> Weights | None:
+        """The averages by name; None before the first iteration, and without an average."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: Weights | None) -> None:
+        self._weights, self._names = weights, None
+
+    def update(self, names: tuple[str, ...], live: Sequence[Tensor], iteration: int) -> None:
+        """Take in the weights after iteration 0, 1, …; ``names`` is the same object while the model is the same."""
         if self._decay is None:
             return
-        current = {name: full_precision(tensor.detach()) for name, tensor in weights_of(model, without).items()}
-        check_same_weights(self.weights, current)
-        if self.weights is None:
-            self.weights = {name: tensor.clone() for name, tensor in current.items()}
-        self.weights = {name: tensor.to(current[name].device) for name, tensor in self.weights.items()}
-        average_(self.weights, current, average_decay(self._decay, iteration))
+        if self._names is not names or any(t.device != d for t, d in zip(live, self._devices, strict=True)):
+            self._adopt(names, live)
+        assert self._weights is not None
+        mine = list(self._weights.values())
+        decay = average_decay(self._decay, iteration)
+        with torch.no_grad():
+            current = [full_precision(live[i]) for i in self._floats]
+            torch._foreach_lerp_([mine[i] for i in self._floats], current, 1 - decay)
+            for i in self._whole:
+                mine[i].copy_(live[i])
+
+    def _adopt(self, names: tuple[str, ...], live: Sequence[Tensor]) -> None:
+        """Begin with these weights, or continue with them on the device where they are."""
+        current = {name: full_precision(tensor.detach()) for name, tensor in zip(names, live, strict=True)}
+        check_same_weights(self._weights, current)
+        known = self._weights or {name: tensor.clone() for name, tensor in current.items()}
+        self._weights = {name: known[name].to(tensor.device) for name, tensor in current.items()}
+        self._names, self._devices = names, [tensor.device for tensor in live]
+        self._floats = [i for i, tensor in enumerate(live) if tensor.is_floating_point()]
+        self._whole = [i for i, tensor in enumerate(live) if not tensor.is_floating_point()]
 
     def measured(self, model: nn.Module, without: str | None = None) -> Weights | None:
         """The weights to measure in place of the model's own, None for those; buffers are those of rank 0."""
         if Ranks.current().count == 1:
             return self.weights
         shared = buffers_of_first_rank(model, weights_of(model, without) if self.weights is None else self.weights)
-        if self.weights is not None:
-            self.weights.update(shared)
-        return self.weights or shared or None
+        if self._weights is not None:
+            self._weights.update(shared)
+        return self._weights or shared or None

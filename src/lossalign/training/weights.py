@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,63 @@ def weights_of(model: nn.Module, without: str | None = None) -> Weights:
         for name, tensor in model.state_dict().items()
         if isinstance(tensor, Tensor) and (without is None or not name.startswith(without))
     }
+
+
+Slot = tuple[dict[str, Any], str]
+"""Where a module keeps a tensor: its dictionary of parameters or buffers, and the key."""
+
+
+class WatchedModel:
+    """A model that is given at every iteration, with what is asked of it found once.
+
+    It holds the model weakly and is not saved: an ``Aligner`` that is copied or pickled looks at its model anew.
+
+    Args:
+        given: the model, perhaps wrapped or compiled.
+        part: a module that may lie in it; its tensors are left out.
+    """
+
+    def __init__(self, given: object, part: nn.Module) -> None:
+        plain = check_model(given)
+        self._given, self._plain = weakref.ref(given), weakref.ref(plain)
+        self.prefix = prefix_of(part, plain)
+        named = weights_of(plain, self.prefix)
+        self.names = tuple(named)
+        self._slots = _slots(plain, named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def is_of(self, given: object) -> bool:
+        """Whether ``given`` is the same model."""
+        return self._given() is given
+
+    @property
+    def plain(self) -> nn.Module:
+        """The user's own module."""
+        model = self._plain()
+        assert model is not None, "the caller holds the model"
+        return model
+
+    def tensors(self) -> list[Tensor]:
+        """The model's own tensors as they are now, in the order of ``names``."""
+        if self._slots is None:
+            return list(weights_of(self.plain, self.prefix).values())
+        return [held[key] for held, key in self._slots]
+
+
+def _slots(model: nn.Module, named: Weights) -> list[Slot] | None:
+    """Where the tensors of a ``state_dict`` are kept; None if it gives others than those of its modules."""
+    found: dict[str, Slot] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for held in (module._parameters, module._buffers):
+            found |= {f"{prefix}.{key}" if prefix else key: (held, key) for key in held}
+    for name, tensor in named.items():
+        held, key = found.get(name, ({}, ""))
+        own = held.get(key)
+        if not isinstance(own, Tensor) or own.data_ptr() != tensor.data_ptr() or own.shape != tensor.shape:
+            return None
+    return [found[name] for name in named]
 
 
 def check_same_weights(known: Mapping[str, Tensor] | None, current: Mapping[str, Tensor]) -> None:
