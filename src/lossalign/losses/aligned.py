@@ -112,7 +112,7 @@ def aligned_loss(
     if phi is not None:
         adjusted = adjusted - kappa * (phi - torch.diag(torch.diagonal(phi)))[targets]
     log_probs = F.log_softmax(adjusted, -1)
-    loss = -log_probs.gather(-1, targets[:, None]).squeeze(-1)
+    loss = F.nll_loss(log_probs, targets, reduction="none")
     if gamma is not None:
         loss = loss * focal_factor(loss, gamma[targets])
     if epsilon is not None:

@@ -25,7 +25,8 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         raise InputError(f"{name}: labels have type {targets.dtype}; {_way_to_labels(targets)}.")
     if targets.ndim != 1:
         raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class index for each example.")
-    if targets.numel() and (targets.min() < 0 or targets.max() >= num_classes):
+    low, high = map(int, targets.aminmax()) if targets.numel() else (0, 0)
+    if low < 0 or high >= num_classes:
         wrong = targets[(targets < 0) | (targets >= num_classes)][0]
         raise InputError(
             f"{name}: label {int(wrong)} is out of range for num_classes={num_classes}; labels must be "
