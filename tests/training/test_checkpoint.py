@@ -97,7 +97,7 @@ def test_a_file_cut_short_gives_way_to_the_one_before(length: int, path: Path) -
     path.write_bytes(path.read_bytes()[:length])
     loaded, warning = load_checkpoint(path)
     assert loaded["step"] == 1
-    assert warning == f"checkpoint {path} is cut off or damaged. Going on from population.previous.ckpt."
+    assert warning == f"checkpoint {path} is cut off or damaged. Resuming from population.previous.ckpt."
 
 
 @pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])

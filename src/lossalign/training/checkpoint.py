@@ -84,7 +84,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Any], str | None]:
                 f"{error} There is no earlier one to fall back to; start with --overwrite."
             ) from error
         try:
-            return read_checkpoint(previous(path)), f"{error} Going on from {previous(path).name}."
+            return read_checkpoint(previous(path)), f"{error} Resuming from {previous(path).name}."
         except CheckpointError as earlier:
             raise CheckpointError(
                 f"{error} Nor can the earlier one be used: {earlier} Start with --overwrite."

@@ -153,9 +153,9 @@ class Population:
             sensitivity=self._preset.sensitivity,
         )
         self.clock.lap("observe")
-        told = []
+        logged = []
         for number, (controller, rows) in enumerate(self._owners()):
-            told.append(controller.move(self._part(observation, rows, controller.phi.device)))
+            logged.append(controller.move(self._part(observation, rows, controller.phi.device)))
             self.clock.lap(number)
         selection = self._select()
         if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
@@ -172,7 +172,7 @@ class Population:
             loss=losses,
             metric=error(self._metric, errors),
             selection=selection,
-            logs=self._merge(told),
+            logs=self._merge(logged),
         )
 
     def _say_cost(self, outputs: Tensor) -> None:
@@ -263,11 +263,11 @@ class Population:
             tie_breaker=None if observation.tie_breaker is None else observation.tie_breaker[rows],
         )
 
-    def _merge(self, told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _merge(self, logged: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         logs: dict[str, Tensor] = {}
-        for name in sorted({name for one in told for name in one}):
+        for name in sorted({name for one in logged for name in one}):
             silent = [torch.full((rows.stop - rows.start,), torch.nan) for _, rows in self._owners()]
-            logs[name] = torch.cat([one.get(name, nan) for one, nan in zip(told, silent, strict=True)])
+            logs[name] = torch.cat([one.get(name, nan) for one, nan in zip(logged, silent, strict=True)])
         return logs
 
     @property

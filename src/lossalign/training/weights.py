@@ -74,7 +74,7 @@ Slot = tuple[dict[str, Any], str]
 class WatchedModel:
     """A model that is given at every iteration, with what is asked of it found once.
 
-    It holds the model weakly and is not saved: an ``Aligner`` that is copied or pickled looks at its model anew.
+    It holds the model weakly and is not saved: an ``Aligner`` that is copied or pickled looks at its model again.
 
     Args:
         given: the model, perhaps wrapped or compiled.
