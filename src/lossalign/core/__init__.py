@@ -16,6 +16,7 @@ from lossalign.core.plugs import OBJECT, import_plug, offer_plug
 from lossalign.core.ranks import Ranks, check_same, fingerprint
 from lossalign.core.registry import Registry
 from lossalign.core.seeding import generator
+from lossalign.core.softmax import log_softmax
 from lossalign.core.types import Controller, Observation
 from lossalign.core.version import VERSION
 
@@ -41,6 +42,7 @@ __all__ = [
     "fingerprint",
     "generator",
     "import_plug",
+    "log_softmax",
     "offer_plug",
     "scaled_cosine",
 ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.core import ParameterSpec
+from lossalign.core import ParameterSpec, log_softmax
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
 from lossalign.losses.classes import (
@@ -103,7 +102,8 @@ def aligned_loss(
 
     Example:
         >>> logits, targets = torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])
-        >>> torch.equal(aligned_loss(logits, targets), F.cross_entropy(logits, targets, reduction="none"))
+        >>> cross_entropy = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        >>> torch.equal(aligned_loss(logits, targets), cross_entropy)
         True
     """
     adjusted = logits
@@ -111,8 +111,8 @@ def aligned_loss(
         adjusted = adjusted + b
     if phi is not None:
         adjusted = adjusted - kappa * (phi - torch.diag(torch.diagonal(phi)))[targets]
-    log_probs = F.log_softmax(adjusted, -1)
-    loss = F.nll_loss(log_probs, targets, reduction="none")
+    log_probs = log_softmax(adjusted)
+    loss = -log_probs.gather(-1, targets[:, None]).squeeze(-1)
     if gamma is not None:
         loss = loss * focal_factor(loss, gamma[targets])
     if epsilon is not None:
@@ -202,7 +202,7 @@ class AlignedLoss(AdaptiveLoss):
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + C_ii) for classes, log(1 + [C_ij, C_ji]) when pairs are on [P, S]."""
         i, j = self.classes.to(outputs.device).unbind(-1)
-        matrix = confusion(F.log_softmax(outputs.float(), -1), targets).log1p()
+        matrix = confusion(log_softmax(outputs.float()), targets).log1p()
         both = torch.stack([matrix[i, j], matrix[j, i]], -1)
         return both[:, : self.num_statistics]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.core import InputError, ParameterGroup, ParameterSpec
+from lossalign.core import InputError, ParameterGroup, ParameterSpec, log_softmax
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.classes import check_groups, check_labels, check_shapes, class_pairs, symmetric
 from lossalign.losses.registry import LOSSES, LossEntry
@@ -113,12 +113,12 @@ class ClassCorrelationLoss(AdaptiveLoss):
     def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Eq. 6 of every example [B], from logits [B, C]."""
         check_shapes(outputs, targets, self.num_classes)
-        return class_correlation_loss(F.log_softmax(outputs.float(), -1), targets, self.matrix(phi), self.form)
+        return class_correlation_loss(log_softmax(outputs.float()), targets, self.matrix(phi), self.form)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + [C_ij, C_ji]) of Eq. 7 for every parameter [P, 2]."""
         i, j = self.classes.to(outputs.device).unbind(-1)
-        matrix = confusion(F.log_softmax(outputs.float(), -1), targets).log1p()
+        matrix = confusion(log_softmax(outputs.float()), targets).log1p()
         return torch.stack([matrix[i, j], matrix[j, i]], -1)
 
     def check_targets(self, targets: Tensor, name: str) -> None:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.core import InputError, ParameterGroup, ParameterSpec
+from lossalign.core import InputError, ParameterGroup, ParameterSpec, log_softmax
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
 from lossalign.losses.classes import check_groups, check_labels, check_shapes
@@ -61,7 +60,7 @@ def l_softmax_loss(logits: Tensor, targets: Tensor, strength: Tensor, scale: flo
     cosine = logits.gather(-1, targets[:, None]) / scale
     asked = scale * ((1 - strength) * cosine + strength * angular_margin(cosine, multiple))
     true = targets[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    return -F.log_softmax(torch.where(true, asked, logits), -1).gather(-1, targets[:, None]).squeeze(-1)
+    return -log_softmax(torch.where(true, asked, logits)).gather(-1, targets[:, None]).squeeze(-1)
 
 
 class LSoftmaxLoss(AdaptiveLoss):
@@ -107,7 +106,7 @@ class LSoftmaxLoss(AdaptiveLoss):
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + the mean of C_ii), without margins [1, 1]."""
-        return confusion(F.log_softmax(outputs.float(), -1), targets).diagonal().mean().log1p().view(1, 1)
+        return confusion(log_softmax(outputs.float()), targets).diagonal().mean().log1p().view(1, 1)
 
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not 0 … C−1."""

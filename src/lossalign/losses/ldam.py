@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lossalign.core import InputError, ParameterSpec
+from lossalign.core import InputError, ParameterSpec, log_softmax
 from lossalign.losses.aligned import aligned_loss
 from lossalign.losses.base import AdaptiveLoss
 from lossalign.losses.class_correlation import confusion
@@ -116,7 +115,7 @@ class LDAMLoss(AdaptiveLoss):
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log(1 + C_ii) of every class, without margins [C, 1]."""
-        matrix = confusion(F.log_softmax(outputs.float(), -1), targets)
+        matrix = confusion(log_softmax(outputs.float()), targets)
         return matrix.diagonal()[:, None].log1p()
 
     def check_targets(self, targets: Tensor, name: str) -> None:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lossalign.core import log_softmax
+
 
 def pairwise_ranking(
     scores: Tensor, positive: Tensor, margin: float | Tensor = 1.0, temperature: float | Tensor = 1.0
@@ -99,7 +101,7 @@ def members(targets: Tensor, num_classes: int) -> Tensor:
 def log_probabilities(outputs: Tensor, targets: Tensor) -> Tensor:
     """log p_c [B, C] in float32: of a softmax where ``targets`` are [B], of C sigmoids where they are [B, C]."""
     outputs = outputs.float()
-    return F.logsigmoid(outputs) if targets.ndim == 2 else F.log_softmax(outputs, -1)
+    return F.logsigmoid(outputs) if targets.ndim == 2 else log_softmax(outputs)
 
 
 def ranking_scores(outputs: Tensor, targets: Tensor) -> Tensor:
