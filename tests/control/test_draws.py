@@ -25,7 +25,7 @@ def test_few_actions_are_those_of_multinomial(seed: int, children: int, paramete
     pi, one, other = probabilities(seed, children, parameters), seeded(seed), seeded(seed)
     for _ in range(2):
         expected = torch.multinomial(pi.view(-1, 3), 1, generator=other).view(children, parameters)
-        assert torch.equal(draw_actions(pi, one), expected)
+        assert torch.equal(draw_actions(pi[None], [one])[0], expected)
 
 
 @given(st.integers(0, 1000))
@@ -37,7 +37,7 @@ def test_few_are_those_of_randperm(seed: int) -> None:
 def test_actions_come_as_often_as_their_probabilities_say(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draws, "_MANY", many)
     pi = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.1, 0.9]])
-    drawn = draw_actions(pi.expand(15_000, 4, 3), seeded())
+    [drawn] = draw_actions(pi.expand(1, 15_000, 4, 3), [seeded()])
     shares = torch.nn.functional.one_hot(drawn, 3).float().mean(0)
     torch.testing.assert_close(shares, pi, atol=0.02, rtol=0)
     assert torch.equal(shares == 0, pi == 0), "what cannot happen does not"
@@ -45,7 +45,7 @@ def test_actions_come_as_often_as_their_probabilities_say(many: int, monkeypatch
 
 def test_many_actions_follow_the_generator() -> None:
     pi = probabilities(0, 2, 40_000)
-    first, again, other = (draw_actions(pi, seeded(seed)) for seed in (0, 0, 1))
+    first, again, other = draw_actions(pi.expand(3, 2, 40_000, 3), [seeded(seed) for seed in (0, 0, 1)])
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.min() == 0

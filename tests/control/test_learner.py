@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lossalign.control import Policy
-from lossalign.control.learner import Learner, reinforce_loss
+from lossalign.control.learner import Learner, adam_, reinforce_gain
+from lossalign.control.policy import PolicyStack
 from lossalign.control.replay import Batch
 from lossalign.control.state import StateLayout
 from lossalign.core import generator
@@ -28,6 +30,11 @@ def case(seed: int, decisions: int = 5, parameters: int = 4) -> tuple[Tensor, Te
     weights = torch.rand(decisions, parameters, generator=g, dtype=torch.double)
     old = -2 * torch.rand(decisions, parameters, generator=g, dtype=torch.double)
     return logits, actions, returns, weights / weights.sum(1, keepdim=True), old
+
+
+def reinforce_loss(*args: Any, **options: Any) -> Tensor:
+    """Eq. 3 as a loss: minus the mean gain of the decisions."""
+    return -reinforce_gain(*args, **options).mean()
 
 
 def plain_loss(
@@ -124,15 +131,21 @@ def test_no_return_and_no_bonus_is_no_gradient() -> None:
 
 
 def learner(clip: float | None, seed: int = 0) -> Learner:
-    policy = Policy(LAYOUT, (4,), generator=generator(seed))
-    return Learner(policy, learning_rate=1e-2, updates=1, batch=8, clip=clip, entropy_bonus=0.1)
+    stack = PolicyStack([Policy(LAYOUT, (4,), generator=generator(seed))])
+    return Learner(stack, learning_rate=1e-2, updates=1, batch=8, clip=clip, entropy_bonus=0.1)
 
 
 def batch() -> Batch:
     _, actions, returns, weights, old = case(0)
     states = torch.randn(5, 4, LAYOUT.size, generator=torch.Generator().manual_seed(0))
     return Batch(
-        states=states, actions=actions, log_probs=old.float(), weights=weights.float(), returns=returns.float()
+        states=states[None],
+        actions=actions[None],
+        log_probs=old.float()[None],
+        weights=weights.float()[None],
+        returns=returns.float()[None],
+        counts=torch.full((1, 5), 0.2),
+        learns=torch.tensor([True]),
     )
 
 
@@ -147,7 +160,7 @@ def test_an_update_is_one_step_of_adam_even_without_grad_mode(clip: float | None
         by_hand(drawn.states), drawn.actions, drawn.returns, drawn.weights, old, clip or 0.0, entropy_bonus=0.1
     ).backward()
     optimizer.step()
-    for got, expected in zip(one.policy.parameters(), by_hand.parameters(), strict=True):
+    for got, expected in zip(one.stack.policies[0].parameters(), by_hand.parameters(), strict=True):
         assert torch.equal(got, expected)
 
 
@@ -161,6 +174,26 @@ def test_a_kept_state_does_not_change_when_either_learner_goes_on() -> None:
     third = learner(0.2, seed=2)
     third.load_state_dict(state)
     third.update(batch())
-    for name, expected in first.policy.state_dict().items():
-        assert torch.equal(second.policy.state_dict()[name], expected)
-        assert torch.equal(third.policy.state_dict()[name], expected)
+    for name, expected in first.stack.policies[0].state_dict().items():
+        assert torch.equal(second.stack.policies[0].state_dict()[name], expected)
+        assert torch.equal(third.stack.policies[0].state_dict()[name], expected)
+
+
+def test_adam_is_torchs_bit_for_bit_and_leaves_policies_alone_that_do_not_learn() -> None:
+    g = torch.Generator().manual_seed(0)
+    weights = [torch.randn(3, 4, 5, generator=g), torch.randn(3, 4, generator=g)]
+    plain = [[torch.nn.Parameter(weight[policy].clone()) for weight in weights] for policy in range(3)]
+    optimizers = [torch.optim.Adam(own, lr=1e-2) for own in plain]
+    averages, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    updates = torch.zeros(3, dtype=torch.long)
+    for number in range(40):
+        learns = torch.tensor([True, number % 3 == 0, number > 30])
+        grads = [torch.randn(weight.shape, generator=g) * 10.0 ** (number % 5 - 3) for weight in weights]
+        adam_(weights, grads, averages, squares, updates, 1e-2, learns)
+        for policy in learns.nonzero().flatten().tolist():
+            for own, grad in zip(plain[policy], grads, strict=True):
+                own.grad = grad[policy].clone()
+            optimizers[policy].step()
+        for policy in range(3):
+            assert all(torch.equal(weight[policy], own) for weight, own in zip(weights, plain[policy], strict=True))
+    assert updates.tolist() == [40, 14, 9]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from lossalign.control.draws import draw_actions, draw_some
 from lossalign.control.learner import Learner
-from lossalign.control.policy import Policy, PolicyAbout
+from lossalign.control.policy import Policy, PolicyAbout, PolicyStack
 from lossalign.control.presets import Preset
 from lossalign.control.replay import Replay, Transition
 from lossalign.control.reward import make_reward
@@ -24,19 +25,26 @@ LARGE = 400
 
 
 def far_behind(metric: Tensor, deviations: float) -> Tensor:
-    """Children whose error lies far above the median: by ``deviations`` robust deviations and by a quarter of it [n].
+    """Children whose error lies far above the median: by ``deviations`` robust deviations and by a quarter of it.
 
     A robust deviation is 1.4826 · MAD, which a few lost children do not move. Fewer than four cannot tell.
+
+    Args:
+        metric: errors of the n children of each policy [..., n].
+        deviations: how many.
+
+    Returns:
+        [..., n].
 
     Example:
         >>> far_behind(torch.tensor([0.10, 0.11, 0.12, 0.13, 0.90]), deviations=5.0)
         tensor([False, False, False, False,  True])
     """
-    if len(metric) < 4:
+    if metric.shape[-1] < 4:
         return torch.zeros_like(metric, dtype=torch.bool)
-    median = metric.quantile(0.5)
+    median = metric.quantile(0.5, -1, keepdim=True)
     excess = metric - median
-    spread = 1.4826 * excess.abs().quantile(0.5)
+    spread = 1.4826 * excess.abs().quantile(0.5, -1, keepdim=True)
     return excess > torch.maximum(deviations * spread, median.abs() / 4)
 
 
@@ -57,8 +65,8 @@ def _checked(policy: Policy | None, layout: StateLayout, about: PolicyAbout) -> 
         return None
     if policy.layout != layout:
         raise InputError(
-            f"policy: it was learned on states with {asdict(policy.layout)}, this run has {asdict(layout)}; "
-            "use a loss with the same statistics and the same options."
+            f"policy: it was learned on states with {_described(policy.layout)}, and this run has states with "
+            f"{_described(layout)}; use a loss with the same statistics and the same options."
         )
     if policy.about is not None and not policy.about.fits(about.groups, about.loss):
         raise InputError(
@@ -68,8 +76,15 @@ def _checked(policy: Policy | None, layout: StateLayout, about: PolicyAbout) -> 
     return policy
 
 
+def _described(layout: StateLayout) -> str:
+    return ", ".join(f"{name}={value}" for name, value in asdict(layout).items())
+
+
 class LearningController:
-    """Moves Φ of n children with one policy, which learns from all of them.
+    """Moves Φ of n children with one policy, which learns from all of them; or of G · n children with G such policies.
+
+    All policies of a stack observe, are rewarded, learn and act in one pass. Each has its own children, rewards, replay
+    memory and random stream: the results are those of G controllers, up to rounding.
 
     Args:
         spec: the loss's parameters.
@@ -103,35 +118,76 @@ class LearningController:
     ) -> None:
         if children < 1:
             raise InputError(f"children={children}: train at least 1.")
-        self._all = spec
+        self._spec, self._children = spec, children
         groups = tuple(spec.slices) if groups is None else tuple(groups)
         self._selected = spec.select(groups)
         self._own = ParameterSpec(tuple(group for group in spec.groups if group.name in groups))
         about = PolicyAbout(groups=groups, loss=loss_name, preset=asdict(preset), provenance=provenance or {})
-        self.policy = _checked(policy, preset.layout(statistics), about) or Policy(
+        made = _checked(policy, preset.layout(statistics), about) or Policy(
             preset.layout(statistics), preset.policy_hidden, preset.zero_bias, generator=generator, about=about
         )
-        self._place(device)
+        self._preset, self._learn = preset, learn
+        self._begin([made], [generator], device)
+
+    def _begin(
+        self, policies: Sequence[Policy], generators: Sequence[torch.Generator], device: torch.device | str
+    ) -> None:
+        preset = self._preset
+        self._generators = list(generators)
+        self._stack = PolicyStack(policies)
         self._group_of = torch.cat([torch.full((g.size,), i) for i, g in enumerate(self._own.groups)])
-        self._preset, self._learn, self._generator = preset, learn, generator
+        self._place(device)
         self._reward = make_reward(preset.reward)
         self._replay = Replay(preset.replay, preset.horizon)
         self._learner = Learner(
-            self.policy,
+            self._stack,
             learning_rate=preset.policy_learning_rate,
             updates=preset.policy_updates,
             batch=preset.replay_batch,
             clip=preset.ratio_clip,
             entropy_bonus=preset.entropy_bonus,
         )
-        self._phi = self._initial.expand(children, -1).clone()
+        self._phi = self._initial.expand(len(policies) * self._children, -1).clone()
         self._memory: StateMemory | None = None
         self._before: Tensor | None = None
         self._parents: Tensor | None = None
         self._steps = 0
 
+    @classmethod
+    def stacked(
+        cls, controllers: Sequence[LearningController], device: torch.device | str = "cpu"
+    ) -> LearningController:
+        """One controller with the policies and children of several that have not moved yet and differ in these alone.
+
+        Args:
+            controllers: of the same loss, options and number of children.
+            device: where the children train; the controller goes there from ``LARGE`` parameters on.
+        """
+        first = controllers[0]
+        assert all(one._alike() == first._alike() and not one._steps for one in controllers), "they differ in more"
+        made = copy(first)
+        large = len(controllers) * first._children * first._spec.size >= LARGE
+        policies = [policy for one in controllers for policy in one.policies]
+        made._begin(policies, [g for one in controllers for g in one._generators], device if large else "cpu")
+        return made
+
+    def _alike(self) -> tuple[Any, ...]:
+        layout = self.policies[0].layout
+        return (self._children, self._preset, self._learn, self._own, self._spec, layout, self.policies[0].hidden)
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """All policies, in the order of their children."""
+        return self._stack.policies
+
+    @property
+    def policy(self) -> Policy:
+        """The policy, of a controller that has one."""
+        (policy,) = self.policies
+        return policy
+
     def to(self, device: torch.device | str) -> LearningController:
-        """Move Φ, the policy and what it remembers to ``device``; decisions do not depend on it."""
+        """Move Φ, the policies and what they remember to ``device``; decisions do not depend on it."""
         state = self.state_dict()
         self._place(device)
         self.load_state_dict(state)
@@ -139,15 +195,20 @@ class LearningController:
 
     def _place(self, device: torch.device | str) -> None:
         self._device = device
-        self.policy.to(device)
-        everything = len(self._selected) == self._all.size
+        self._stack.to(device)
+        everything = len(self._selected) == self._spec.size
         self._moved = slice(None) if everything else self._selected.to(device)
         self._space = Space.of(self._own, device)
-        self._initial = self._all.initial.to(device)
+        self._initial = self._spec.initial.to(device)
+        self._weights = decision_weights(self._group_of).to(device)
+
+    def _by_policy(self, values: Tensor) -> Tensor:
+        """[G · n, …] → [G, n, …]."""
+        return values.view(-1, self._children, *values.shape[1:])
 
     @property
     def phi(self) -> Tensor:
-        """Φ of every child for the coming K iterations [n, P]."""
+        """Φ of every child for the coming K iterations [G · n, P]."""
         return self._phi
 
     @torch.no_grad()
@@ -157,7 +218,7 @@ class LearningController:
         reward = self._credit(observation.error)
         reset = self._reset(observation.error)
         if self._learn:
-            self._learner.learn(self._replay, self._generator)
+            self._learner.learn(self._replay, self._generators)
         observation = self._inherit(observation)
         entropy = self._act(observation)
         self._before = observation.error
@@ -166,23 +227,23 @@ class LearningController:
     def _credit(self, metric: Tensor) -> Tensor:
         if self._before is None:
             return torch.full_like(metric, torch.nan)
-        reward = self._reward(self._before, metric)
+        reward = self._reward(self._by_policy(self._before), self._by_policy(metric))
         self._replay.add_reward(reward)
-        return reward
+        return reward.flatten()
 
     def _reset(self, metric: Tensor) -> Tensor:
         if self._preset.reset is None:
             return torch.zeros_like(metric, dtype=torch.bool)
-        lost = far_behind(metric, self._preset.reset)
+        lost = far_behind(self._by_policy(metric), self._preset.reset).flatten()
         if lost.any():
             lost = lost & (self._phi != self._initial).any(1).cpu()
             self._phi = torch.where(lost.to(self._device)[:, None], self._initial, self._phi)
-            self._replay.forget(lost)
+            self._replay.forget(self._by_policy(lost))
         return lost
 
     @property
     def parents(self) -> Tensor | None:
-        """Index of the child whose weights each child copies after the last move [n]; None: no copying."""
+        """Index of the child whose weights each child copies after the last move [G · n]; None: no copying."""
         return self._parents
 
     def _inherit(self, observation: Observation) -> Observation:
@@ -190,8 +251,13 @@ class LearningController:
         self._steps, self._parents = self._steps + 1, None
         if not self._preset.inherit_every or self._steps % self._preset.inherit_every:
             return observation
-        self._parents = parents = choose_parents(observation.error, self._preset.inherit_share, self._generator)
-        self._replay.forget(parents != torch.arange(len(parents)))
+        chosen = [
+            choose_parents(errors, self._preset.inherit_share, generator)
+            for errors, generator in zip(self._by_policy(observation.error), self._generators, strict=True)
+        ]
+        self._replay.forget(torch.stack(chosen) != torch.arange(self._children))
+        first = self._children * torch.arange(len(chosen))
+        self._parents = parents = (torch.stack(chosen) + first[:, None]).flatten()
         here = parents.to(self._device)
         self._phi = self._phi[here]
         if self._memory is not None:
@@ -211,36 +277,43 @@ class LearningController:
             sensitivity=observation.sensitivity.to(self._device)[:, self._moved].contiguous(),
             progress=observation.progress,
         )
-        self._memory = remember(self._memory, observation.statistics, self._space.groups, self.policy.layout.history)
-        states = features(self.policy.layout, self._memory, observation, phi, self._space)
-        log_pi = self.policy.log_probabilities(states)
+        layout = self.policies[0].layout
+        self._memory = remember(self._memory, observation.statistics, self._space.groups, layout.history)
+        states = self._by_policy(features(layout, self._memory, observation, phi, self._space))
+        log_pi = self._stack.log_probabilities(states)
         pi = log_pi.exp()
-        entropy = -(pi * log_pi).sum(-1).mean(1).cpu()
+        entropy = -(pi * log_pi).sum(-1).mean(-1).flatten().cpu()
         if not entropy.isfinite().all():
             raise InputError(
-                "the policy's probabilities are not finite: look for NaN or inf in the loss's statistics, or lower the "
-                "preset's learning_rate."
+                "the policy's probabilities are not finite: look for NaN or inf in the loss's statistics, or lower "
+                "policy_learning_rate."
             )
-        actions = draw_actions(pi, self._generator, self._preset.antithetic)
+        actions = draw_actions(pi, self._generators, self._preset.antithetic)
         beta = self._preset.beta_scale * self._space.beta * (1 - observation.progress) ** self._preset.cooling
-        moved = (phi + (actions - 1) * beta).clamp(self._space.low, self._space.high)
+        moved = (phi + (actions.flatten(0, 1) - 1) * beta).clamp(self._space.low, self._space.high)
         self._phi = self._phi.clone()
         self._phi[:, self._moved] = moved
         self._remember_decision(states, actions, log_pi.gather(-1, actions[..., None]).squeeze(-1))
         return entropy
 
     def _remember_decision(self, states: Tensor, actions: Tensor, log_probs: Tensor) -> None:
-        children, size = actions.shape
-        kept = draw_some(size, self._preset.replay_parameters, self._generator)
-        here = kept.to(self._device)
+        policies, children, size = actions.shape
+        if size <= self._preset.replay_parameters:
+            weights = self._weights.expand(policies, -1)
+        else:
+            kept = torch.stack([draw_some(size, self._preset.replay_parameters, each) for each in self._generators])
+            here = kept.to(self._device)[:, None].expand(-1, children, -1)
+            states = states.gather(2, here[..., None].expand(*here.shape, states.shape[-1]))
+            actions, log_probs = actions.gather(2, here), log_probs.gather(2, here)
+            weights = torch.stack([decision_weights(self._group_of[some]) for some in kept]).to(self._device)
         self._replay.add(
             Transition(
-                states=states[:, here],
-                actions=actions[:, here],
-                log_probs=log_probs[:, here],
-                weights=decision_weights(self._group_of[kept]).to(self._device),
-                returns=torch.zeros(children),
-                valid=torch.ones(children, dtype=torch.bool),
+                states=states,
+                actions=actions,
+                log_probs=log_probs,
+                weights=weights,
+                returns=torch.zeros(policies, children),
+                valid=torch.ones(policies, children, dtype=torch.bool),
             )
         )
 
@@ -254,7 +327,7 @@ class LearningController:
             "reward": self._reward.state_dict(),
             "replay": self._replay.state_dict(),
             "learner": self._learner.state_dict(),
-            "generator": self._generator.get_state(),
+            "generators": [generator.get_state() for generator in self._generators],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -264,7 +337,7 @@ class LearningController:
                 f"state: it holds Φ of shape {tuple(state['phi'].shape)}, this controller has "
                 f"{tuple(self._phi.shape)}; use the same loss, groups and number of children."
             )
-        self._all.check(state["phi"])
+        self._spec.check(state["phi"])
         if state["reward"].keys() != self._reward.state_dict().keys():
             raise InputError("state: it was saved under another reward; use the same preset.")
         self._phi, self._before, self._steps = state["phi"].to(self._device), state["before"], state["steps"]
@@ -273,4 +346,5 @@ class LearningController:
         self._reward.load_state_dict(state["reward"])
         self._replay.load_state_dict(state["replay"], self._device)
         self._learner.load_state_dict(state["learner"])
-        self._generator.set_state(state["generator"])
+        for generator, drawn in zip(self._generators, state["generators"], strict=True):
+            generator.set_state(drawn)

@@ -7,29 +7,36 @@ twenty times faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 _MANY = 2**16
 
 
-def draw_actions(probabilities: Tensor, generator: torch.Generator, antithetic: bool = False) -> Tensor:
-    """One action [...] from each row of ``probabilities`` [..., A].
+def draw_actions(probabilities: Tensor, generators: Sequence[torch.Generator], antithetic: bool = False) -> Tensor:
+    """One action [G, n, …] from each row of ``probabilities`` [G, n, …, A], by a generator for each of G policies.
 
-    Few decisions take the action with the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative distribution F:
-    the first a with u < F(a). ``antithetic`` inverts F too, with u for one child (first axis) and 1 − u for the next.
+    Few decisions of a policy take the action with the largest π_a / e_a, e_a ~ Exp(1); many invert the cumulative
+    distribution F: the first a with u < F(a). ``antithetic`` inverts F too, with u for one child and 1 − u for the
+    next.
 
     Example:
-        >>> draw_actions(torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), torch.Generator().manual_seed(0))
-        tensor([1, 2])
+        >>> draw_actions(torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]), [torch.Generator().manual_seed(0)])
+        tensor([[1, 2]])
     """
     decisions, device = probabilities.shape[:-1], probabilities.device
-    if decisions.numel() <= _MANY and not antithetic:
-        noise = torch.empty(probabilities.shape).exponential_(generator=generator).to(device)
-        return (probabilities / noise).argmax(-1)
-    uniform = torch.rand(decisions, generator=generator)
-    if antithetic:
-        uniform[1::2] = 1 - uniform[: len(uniform) // 2 * 2 : 2]
+    if probabilities[0, ..., 0].numel() <= _MANY and not antithetic:
+        noise = torch.empty(probabilities.shape)
+        for own, generator in zip(noise, generators, strict=True):
+            own.exponential_(generator=generator)
+        return (probabilities / noise.to(device)).argmax(-1)
+    uniform = torch.empty(decisions)
+    for own, generator in zip(uniform, generators, strict=True):
+        own.uniform_(generator=generator)
+        if antithetic:
+            own[1::2] = 1 - own[: len(own) // 2 * 2 : 2]
     uniform = uniform.to(device)
     return (uniform[..., None] >= probabilities[..., :-1].cumsum(-1)).sum(-1)
 

@@ -1,18 +1,22 @@
-"""REINFORCE on replayed steps (Eq. 2 and 3)."""
+"""REINFORCE on replayed steps (Eq. 2 and 3), for G policies at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lossalign.control.policy import Policy
+from lossalign.control.policy import PolicyStack, policy_logits
 from lossalign.control.replay import Batch, Replay
+from lossalign.core import log_softmax
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
-def reinforce_loss(
+def reinforce_gain(
     logits: Tensor,
     actions: Tensor,
     returns: Tensor,
@@ -21,47 +25,84 @@ def reinforce_loss(
     clip: float = 0.2,
     entropy_bonus: float = 0.0,
 ) -> Tensor:
-    """Eq. 3 as a loss: −E[ log π(a|s) · Σ_k (r_k − b_k) ] − entropy bonus · H(π).
+    """What Eq. 3 asks a policy to increase, for each decision: log π(a|s) · Σ_k (r_k − b_k) + entropy bonus · H(π).
 
     A decision is the joint action on all parameters of a child; its log-probabilities are averaged with ``weights``.
     With ``old_log_probs`` each parameter's term becomes min(ρA, clip(ρ, 1 − c, 1 + c)A), ρ = π(a|s) / π_old(a|s), which
     corrects replayed steps for the current policy.
 
     Args:
-        logits: of the current policy [B, M, 3].
-        actions: the actions that were taken [B, M].
-        returns: centred returns A [B].
-        weights: of the parameters in a decision, summing to 1 [B, M].
-        old_log_probs: log π of the actions when they were taken [B, M], or None for plain Eq. 3.
+        logits: of the current policy [..., M, 3].
+        actions: the actions that were taken [..., M].
+        returns: centred returns A [...].
+        weights: of the parameters in a decision, summing to 1 [..., M].
+        old_log_probs: log π of the actions when they were taken [..., M], or None for plain Eq. 3.
         clip: c.
         entropy_bonus: weight of the entropy.
 
     Returns:
-        A scalar.
+        [...]; REINFORCE follows the gradient of its mean.
 
     Example:
         >>> logits = torch.zeros(1, 1, 3)
-        >>> reinforce_loss(logits, torch.tensor([[2]]), torch.tensor([1.0]), torch.ones(1, 1))  # −log ⅓
-        tensor(1.0986)
+        >>> reinforce_gain(logits, torch.tensor([[2]]), torch.tensor([1.0]), torch.ones(1, 1))  # log ⅓
+        tensor([-1.0986])
     """
-    log_pi = torch.log_softmax(logits, -1)
+    log_pi = log_softmax(logits)
     log_prob = log_pi.gather(-1, actions[..., None]).squeeze(-1)
-    advantage = returns[:, None]
+    advantage = returns[..., None]
     if old_log_probs is None:
         gain = log_prob * advantage
     else:
         ratio = (log_prob - old_log_probs).exp()
         gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     entropy = -(log_pi.exp() * log_pi).sum(-1)
-    return -((gain + entropy_bonus * entropy) * weights).sum(-1).mean()
+    return ((gain + entropy_bonus * entropy) * weights).sum(-1)
+
+
+def adam_(
+    weights: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    averages: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    updates: Tensor,
+    learning_rate: float,
+    learns: Tensor,
+) -> None:
+    """One update of Adam (Kingma and Ba 2015) in place, of the policies that learn.
+
+    Args:
+        weights: [G, …].
+        grads: as the weights.
+        averages: of the gradients.
+        squares: averages of the squared gradients.
+        updates: how many updates each policy has had [G].
+        learning_rate: the learning rate.
+        learns: policies that are updated [G].
+    """
+    first, second = _BETAS
+    updates += learns
+    count = updates.double().clamp(min=1)
+    rate = (learning_rate / (1 - first**count)).float()
+    scale = (1 - second**count).sqrt().float()
+    everybody = bool(learns.all())
+    for weight, grad, average, square in zip(weights, grads, averages, squares, strict=True):
+        shape = (-1, *[1] * (weight.ndim - 1))
+        before = () if everybody else tuple(tensor.clone() for tensor in (weight, average, square))
+        average.lerp_(grad, 1 - first)
+        square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        size = (square.sqrt() / scale.to(weight.device).view(shape)).add_(_EPSILON)
+        weight.sub_(average * rate.to(weight.device).view(shape) / size)
+        for tensor, then in zip((weight, average, square), before, strict=False):
+            tensor.copy_(torch.where(learns.to(weight.device).view(shape), tensor, then))
 
 
 class Learner:
-    """Adam on ``reinforce_loss`` over random experiences from the replay memory."""
+    """Adam on ``reinforce_gain`` over random experiences from the replay memory, for all policies of a stack."""
 
     def __init__(
         self,
-        policy: Policy,
+        stack: PolicyStack,
         *,
         learning_rate: float,
         updates: int,
@@ -69,22 +110,27 @@ class Learner:
         clip: float | None,
         entropy_bonus: float,
     ) -> None:
-        self.policy = policy
+        self.stack, self.learning_rate = stack, learning_rate
         self.updates, self.batch, self.clip, self.entropy_bonus = updates, batch, clip, entropy_bonus
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
+        self._updates = torch.zeros(len(stack.policies), dtype=torch.long)
+        self._averages = [torch.zeros_like(weight) for weight in stack.weights]
+        self._squares = [torch.zeros_like(weight) for weight in stack.weights]
 
-    def learn(self, replay: Replay, generator: torch.Generator) -> None:
+    def learn(self, replay: Replay, generators: Sequence[torch.Generator]) -> None:
         """Update θ a few times; not if all returns are zero, as then only the entropy would grow."""
         for _ in range(self.updates):
-            drawn = replay.sample(self.batch, generator)
+            drawn = replay.sample(self.batch, generators)
             if drawn is not None:
                 self.update(drawn)
 
     def update(self, drawn: Batch) -> None:
-        """One update of θ."""
+        """One update of each θ."""
+        weights = self.stack.weights
+        leaves = [weight.detach().requires_grad_() for weight in weights]
         with torch.enable_grad():
-            loss = reinforce_loss(
-                self.policy(drawn.states),
+            logits = policy_logits(leaves, drawn.states.flatten(1, 2))
+            gain = reinforce_gain(
+                logits.view(*drawn.actions.shape, -1),
                 drawn.actions,
                 drawn.returns,
                 drawn.weights,
@@ -92,15 +138,25 @@ class Learner:
                 clip=self.clip or 0.0,
                 entropy_bonus=self.entropy_bonus,
             )
-            self.optimizer.zero_grad()
-            loss.backward()
-        self.optimizer.step()
+            grads = torch.autograd.grad(-(gain * drawn.counts).sum(), leaves)
+        adam_(weights, grads, self._averages, self._squares, self._updates, self.learning_rate, drawn.learns)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of θ and Adam's moments, which later updates do not change."""
-        return deepcopy({"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()})
+        return deepcopy(
+            {
+                "policies": self.stack.state_dict(),
+                "updates": self._updates,
+                "averages": self._averages,
+                "squares": self._squares,
+            }
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state``."""
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # Adam would change the given moments in place
+        self.stack.load_state_dict(state["policies"])
+        self._updates = state["updates"].cpu().clone()
+        device = self.stack.weights[0].device
+        self._averages, self._squares = (
+            [tensor.to(device, copy=True) for tensor in state[name]] for name in ("averages", "squares")
+        )

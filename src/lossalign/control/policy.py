@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lossalign.control.state import StateLayout
-from lossalign.core import VERSION, InputError
+from lossalign.core import VERSION, InputError, log_softmax
 
 ACTIONS = 3
 """−β, 0, +β."""
@@ -60,7 +60,7 @@ class PolicyAbout:
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> PolicyAbout:
-        """What ``asdict`` gave, after a journey through JSON."""
+        """The inverse of ``asdict``, from JSON."""
         return cls(**{**described, "groups": tuple(described["groups"])})
 
 
@@ -108,12 +108,6 @@ class Policy(nn.Module):
         """Logits [..., 3] of the actions −β, 0, +β, from states [..., F]."""
         logits: Tensor = self.layers(state)
         return logits
-
-    @torch.no_grad()
-    def log_probabilities(self, states: Tensor) -> Tensor:
-        """log π(a|s) [..., 3] of states [..., F], without gradients."""
-        parts = [torch.log_softmax(self(some), -1) for some in states.flatten(0, -2).split(_ROWS)]
-        return torch.cat(parts).view(*states.shape[:-1], ACTIONS)
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file that ``Policy.load`` reads: weights, the state's layout, what it was learned on."""
@@ -173,3 +167,73 @@ class Policy(nn.Module):
                 "wrote."
             ) from error
         return policy
+
+
+def policy_logits(weights: Sequence[Tensor], states: Tensor) -> Tensor:
+    """Logits of G policies of one architecture, each on its own states.
+
+    Args:
+        weights: of their layers in order, weight [G, out, in] and bias [G, out] in turn.
+        states: [G, R, F].
+
+    Returns:
+        [G, R, 3].
+    """
+    x = states
+    for number in range(0, len(weights), 2):
+        x = x.relu() if number else x
+        x = torch.baddbmm(weights[number + 1][:, None], x, weights[number].transpose(1, 2))
+    return x
+
+
+class PolicyStack:
+    """G policies of one architecture, computed in one pass.
+
+    They stay what they are: their weights are views of those of the stack.
+
+    Args:
+        policies: the policies.
+    """
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self.policies = tuple(policies)
+        self._together: list[Tensor] = []
+        self._join()
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Weight [G, out, in] and bias [G, out] of each layer in turn; writing to them changes the policies."""
+        if len(self.policies) == 1:  # views of its own, so that they follow a policy that is copied with the stack
+            return [weight.detach()[None] for weight in self.policies[0].parameters()]
+        return self._together
+
+    def _join(self) -> None:
+        if len(self.policies) == 1:
+            return
+        self._together = []
+        for same in zip(*(policy.parameters() for policy in self.policies), strict=True):
+            self._together.append(torch.stack([weight.detach() for weight in same]))
+            for weight, part in zip(same, self._together[-1], strict=True):
+                weight.data = part
+
+    def to(self, device: torch.device | str) -> None:
+        """Move all policies to ``device``."""
+        for policy in self.policies:
+            policy.to(device)
+        self._join()
+
+    @torch.no_grad()
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """log π(a|s) [G, n, P, 3] of states [G, n, P, F], without gradients."""
+        weights, rows = self.weights, max(1, _ROWS // len(self.policies))
+        parts = [log_softmax(policy_logits(weights, some)) for some in states.flatten(1, 2).split(rows, 1)]
+        return torch.cat(parts, 1).view(*states.shape[:-1], ACTIONS)
+
+    def state_dict(self) -> list[dict[str, Tensor]]:
+        """The weights of each policy."""
+        return [policy.state_dict() for policy in self.policies]
+
+    def load_state_dict(self, state: list[dict[str, Tensor]]) -> None:
+        """Load the weights of each policy, in place."""
+        for policy, weights in zip(self.policies, state, strict=True):
+            policy.load_state_dict(weights)

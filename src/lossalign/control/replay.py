@@ -1,8 +1,9 @@
-"""Replay memory D: states, actions and returns of the children at the last steps."""
+"""Replay memory D: states, actions and returns of the children at the last steps, of G policies side by side."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,22 +11,23 @@ import torch
 from torch import Tensor
 
 _ROUNDING = 0.01  # rewards are measured in deviations
+_ON_DEVICE = ("states", "actions", "log_probs", "weights")
 
 
 @dataclass(kw_only=True)
 class Transition:
-    """One step of all children: s_t, a_t, and the return, the sum of the next T rewards.
+    """One step of the n children of each of G policies: s_t, a_t, and the return, the sum of the next T rewards.
 
     REINFORCE does not need s_t+1, so it is not kept. ``returns`` and ``valid`` stay on the CPU, where the rewards
-    are; the rest is on the policy's device.
+    are; the rest is on the policies' device.
 
     Args:
-        states: s_t of the kept parameters [n, M, F].
-        actions: 0, 1, 2 for −β, 0, +β [n, M].
-        log_probs: log π(a_t|s_t) when the action was taken [n, M].
-        weights: how much each kept parameter counts in a decision; sums to 1 [M].
-        returns: Σ of centred rewards so far [n].
-        valid: children whose Φ was moved by this action, not replaced [n].
+        states: s_t of the kept parameters [G, n, M, F].
+        actions: 0, 1, 2 for −β, 0, +β [G, n, M].
+        log_probs: log π(a_t|s_t) when the action was taken [G, n, M].
+        weights: how much each kept parameter counts in a decision; sums to 1 [G, M].
+        returns: Σ of centred rewards so far [G, n].
+        valid: children whose Φ was moved by this action, not replaced [G, n].
         age: number of rewards added so far.
     """
 
@@ -40,13 +42,26 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Experiences drawn at random: B child-steps of M parameters."""
+    """Experiences drawn at random for each policy: B child-steps of M parameters.
+
+    Args:
+        states: [G, B, M, F].
+        actions: [G, B, M].
+        log_probs: [G, B, M].
+        weights: [G, B, M].
+        returns: [G, B].
+        counts: how much each child-step counts in its policy's mean [G, B]; 0 where it only fills the batch. All of a
+            policy are 0 if it has nothing to learn from.
+        learns: policies that have something to learn from [G].
+    """
 
     states: Tensor
     actions: Tensor
     log_probs: Tensor
     weights: Tensor
     returns: Tensor
+    counts: Tensor
+    learns: Tensor
 
 
 class Replay:
@@ -56,46 +71,67 @@ class Replay:
         self.horizon = horizon
         self.pending: list[Transition] = []
         self.matured: deque[Transition] = deque(maxlen=steps)
+        self._joined: dict[str, Tensor] = {}
 
     def add(self, transition: Transition) -> None:
         """Add the step that begins now."""
         self.pending.append(transition)
 
     def add_reward(self, rewards: Tensor) -> None:
-        """Add the newest rewards [n] to every step that has fewer than ``horizon`` rewards."""
+        """Add the newest rewards [G, n] to every step that has fewer than ``horizon`` rewards."""
         for transition in self.pending:
             transition.returns = transition.returns + rewards
             transition.age += 1
         self.matured.extend(t for t in self.pending if t.age == self.horizon)
         self.pending = [t for t in self.pending if t.age < self.horizon]
+        self._joined = {}
 
     def forget(self, children: Tensor) -> None:
-        """Drop the pending steps of ``children`` [n], whose rewards were not decided by their actions."""
+        """Drop the pending steps of ``children`` [G, n], whose rewards were not decided by their actions."""
         for transition in self.pending:
             transition.valid = transition.valid & ~children
 
-    def sample(self, size: int, generator: torch.Generator) -> Batch | None:
-        """``size`` child-steps drawn without replacement, or all if there are fewer.
+    def _all(self) -> dict[str, Tensor]:
+        """The matured steps by field, each [G, steps · n, …], and ``weights`` [G, steps, M]."""
+        if not self._joined:
+            for name in (*_ON_DEVICE, "returns", "valid"):
+                joined = torch.stack([getattr(t, name) for t in self.matured], 1)
+                self._joined[name] = joined if name == "weights" else joined.flatten(1, 2)
+        return self._joined
 
-        None while no step has matured, and where all returns are zero up to rounding because the metric plateaus.
+    def sample(self, size: int, generators: Sequence[torch.Generator]) -> Batch | None:
+        """For each policy ``size`` child-steps drawn without replacement, or all if there are fewer.
+
+        A policy does not learn from returns that are all zero up to rounding, because the metric plateaus. None while
+        no step has matured, and if no policy has anything to learn from.
         """
         if not self.matured:
             return None
-        rows = torch.cat([t.valid for t in self.matured]).nonzero().flatten()
-        if not len(rows):
+        everything = self._all()
+        drawn = [
+            _draw(valid, size, generator) for valid, generator in zip(everything["valid"], generators, strict=True)
+        ]
+        numbers = torch.tensor([len(some) for some in drawn])
+        if not numbers.any():
             return None
-        rows = rows[torch.randperm(len(rows), generator=generator)[:size]]
-        returns = torch.cat([t.returns for t in self.matured])[rows]
-        if returns.abs().max() < _ROUNDING:
+        filled = torch.arange(int(numbers.max())) < numbers[:, None]
+        rows = torch.zeros(filled.shape, dtype=torch.long)
+        rows[filled] = torch.cat(drawn)
+        returns = everything["returns"].gather(1, rows) * filled
+        learns = returns.abs().amax(1) >= _ROUNDING
+        if not learns.any():
             return None
-        children, device = len(self.matured[0].valid), self.matured[0].states.device
-        here = rows.to(device)
+        counts = (filled & learns[:, None]) / numbers.clamp(min=1)[:, None]
+        device, n = everything["states"].device, self.matured[0].valid.shape[1]
+        policy, here = torch.arange(len(rows), device=device)[:, None], rows.to(device)
         return Batch(
-            states=torch.cat([t.states for t in self.matured])[here],
-            actions=torch.cat([t.actions for t in self.matured])[here],
-            log_probs=torch.cat([t.log_probs for t in self.matured])[here],
-            weights=torch.stack([t.weights for t in self.matured])[here // children],
+            states=everything["states"][policy, here],
+            actions=everything["actions"][policy, here],
+            log_probs=everything["log_probs"][policy, here],
+            weights=everything["weights"][policy, here // n],
             returns=returns.to(device),
+            counts=counts.to(device),
+            learns=learns,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -106,8 +142,14 @@ class Replay:
         """Resume from ``state``, with the states and actions on ``device``."""
         self.pending = [_placed(t, device) for t in state["pending"]]
         self.matured = deque((_placed(t, device) for t in state["matured"]), maxlen=self.matured.maxlen)
+        self._joined = {}
+
+
+def _draw(valid: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """``size`` of the rows that are ``valid``, in random order, or all if there are fewer."""
+    rows = valid.nonzero().flatten()
+    return rows[torch.randperm(len(rows), generator=generator)[:size]] if len(rows) else rows
 
 
 def _placed(state: dict[str, Any], device: torch.device | str) -> Transition:
-    moved = {name: state[name].to(device) for name in ("states", "actions", "log_probs", "weights")}
-    return Transition(**{**state, **moved})
+    return Transition(**{**state, **{name: state[name].to(device) for name in _ON_DEVICE}})

@@ -75,7 +75,7 @@ def sign_reward(before: Tensor, after: Tensor) -> Tensor:
 
 
 def against_others(improvement: Tensor) -> Tensor:
-    """Each child's improvement minus the mean improvement of the *other* children [n].
+    """Each child's improvement minus the mean improvement of the *other* children [..., n].
 
     Every child improves as it trains, and when the learning rate drops. Only the difference from the others shows which
     action was good.
@@ -84,17 +84,17 @@ def against_others(improvement: Tensor) -> Tensor:
         >>> against_others(torch.tensor([3.0, 1.0, 1.0]))
         tensor([ 2., -1., -1.])
     """
-    n = len(improvement)
+    n = improvement.shape[-1]
     assert n > 1, "one child has no others"
-    return improvement - (improvement.sum() - improvement) / (n - 1)
+    return improvement - (improvement.sum(-1, keepdim=True) - improvement) / (n - 1)
 
 
 class Reward(ABC):
-    """From M_t and M_t+1 of all children to centred rewards r_t − b_t [n]."""
+    """From M_t and M_t+1 of n children to centred rewards r_t − b_t [n], or of those of G policies [G, n]."""
 
     @abstractmethod
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
-        """The centred reward of every child [n]; also updates the baseline."""
+        """The centred reward of every child; also updates the baselines."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Reward(ABC):
 
 
 class SignReward(Reward):
-    """Eq. 5 minus b, the exponential moving average of past rewards of all children (Eq. 3)."""
+    """Eq. 5 minus b, the exponential moving average of past rewards of all children of a policy (Eq. 3)."""
 
     def __init__(self, decay: float = 0.9) -> None:
         self.decay = decay
@@ -116,11 +116,11 @@ class SignReward(Reward):
         """sign(M_t − M_t+1) − b_t."""
         reward = sign_reward(before, after)
         centred = reward - self.baseline
-        self.baseline = self.decay * self.baseline + (1 - self.decay) * reward.mean()
+        self.baseline = self.decay * self.baseline + (1 - self.decay) * reward.mean(-1, keepdim=True)
         return centred
 
     def state_dict(self) -> dict[str, Any]:
-        """The baseline b."""
+        """The baselines b."""
         return {"baseline": self.baseline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -129,14 +129,15 @@ class SignReward(Reward):
 
 
 def ranks(improvement: Tensor) -> Tensor:
-    """Ranks among the children, spread evenly over ±√3 so that their variance is near one; equal ones share [n].
+    """Ranks among the children, spread evenly over ±√3 so that their variance is near one; equal ones share [..., n].
 
     Example:
         >>> ranks(torch.tensor([0.1, 9.0, 0.2]))
         tensor([-1.7321,  1.7321,  0.0000])
     """
-    above = (improvement[:, None] > improvement).sum(1) - (improvement[:, None] < improvement).sum(1)
-    return above * 3**0.5 / (len(improvement) - 1)
+    one, other = improvement[..., :, None], improvement[..., None, :]
+    above = (one > other).sum(-1) - (one < other).sum(-1)
+    return above * 3**0.5 / (improvement.shape[-1] - 1)
 
 
 class RelativeReward(Reward):
@@ -156,12 +157,13 @@ class RelativeReward(Reward):
         """(improvement − expected improvement) / running deviation, within ±5."""
         improvement = before - after
         expected = self.forecast / (1 - self.decay**self.count).clamp(min=1e-9)
-        gain = self._against_others(improvement, after) if len(improvement) > 1 else improvement - expected
-        self.forecast = self.decay * self.forecast + (1 - self.decay) * improvement.mean()
-        self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean()
+        gain = self._against_others(improvement, after) if improvement.shape[-1] > 1 else improvement - expected
+        self.forecast = self.decay * self.forecast + (1 - self.decay) * improvement.mean(-1, keepdim=True)
+        self.square = self.decay * self.square + (1 - self.decay) * gain.square().mean(-1, keepdim=True)
         self.count = self.count + 1
         deviation = (self.square / (1 - self.decay**self.count)).sqrt()
-        rounding = 1e-6 * torch.maximum(before.abs(), after.abs()).max()  # equal improvements differ by rounding
+        largest = torch.maximum(before.abs(), after.abs()).amax(-1, keepdim=True)
+        rounding = 1e-6 * largest  # equal improvements differ by rounding
         return (gain / torch.maximum(deviation, rounding).clamp(min=1e-12)).clamp(-5, 5)
 
     def _against_others(self, improvement: Tensor, after: Tensor) -> Tensor:

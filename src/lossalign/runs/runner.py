@@ -162,7 +162,8 @@ def _held(population: Population) -> Iterator[Tensor]:
     for controller in population.controllers:
         yield controller.phi
         if isinstance(controller, LearningController):
-            yield from controller.policy.state_dict().values()
+            for policy in controller.policies:
+                yield from policy.state_dict().values()
 
 
 def _done(experiment: Experiment) -> bool:
