@@ -203,4 +203,4 @@ def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
     assert process.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
-    assert (out / "checkpoint-aligned.pt").exists()
+    assert (out / "checkpoint-mlp-16.pt").exists()

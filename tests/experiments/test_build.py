@@ -41,7 +41,7 @@ class TestArms:
     def test_each_arm_has_a_controller_for_its_children(self):
         experiment = built(methods=self.METHODS)
         for arm in experiment.arms:
-            assert len(experiment.controller(arm).phi) == arm.children == (1 if "children=1" in arm.method else 3)
+            assert len(experiment.phi(arm)) == arm.children == (1 if "children=1" in arm.method else 3)
 
     def test_an_arm_is_found_by_its_method_and_seed(self):
         experiment = built(methods=self.METHODS)
@@ -70,7 +70,7 @@ class TestPairing:
         among = built(methods=("fixed", "logit-adjustment", "ala"), **settings)
         for experiment in (alone, among):
             for _ in range(2):
-                experiment.populations["aligned"].step()
+                experiment.populations["mlp-16"].step()
         np.testing.assert_array_equal(score(alone, final=False).best["ala"], score(among, final=False).best["ala"])
 
     def test_every_seed_has_a_split_of_its_own(self):
@@ -87,7 +87,7 @@ class TestPairing:
 
     def test_batches_of_metric_learning_hold_as_many_of_each_class(self):
         experiment = built("digits-retrieval")
-        _, targets = next(iter(experiment.populations["distance-mixture"].children._feed.batches(1)))
+        _, targets = next(iter(next(iter(experiment.populations.values())).children._feed.batches(1)))
         assert all(sorted(torch.bincount(row)[torch.bincount(row) > 0].tolist()) == [4] * 16 for row in targets)
 
 

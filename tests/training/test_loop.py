@@ -17,7 +17,7 @@ from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, nor
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, WorstClassRecall, error
 from lossalign.models import MLP
-from lossalign.training import LabelledSet, Population, StepRecord, load_checkpoint, loop, save_checkpoint
+from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, save_checkpoint
 
 DIGITS = load_digits()
 TRAIN = DIGITS.subset(range(200))
@@ -113,8 +113,7 @@ def build(
     given: dict[str, Any] = {"validation": [VALIDATION] * 3, "selection": [SELECTION] * 3, **sets}
     return Population(
         make_children(members, loss, optimisation, engine=engine),
-        controllers,
-        loss=loss,
+        {"part": Part.of(loss, controllers)},
         metric=metric or BalancedError(),
         preset=preset,
         every=EVERY,
@@ -166,9 +165,9 @@ def test_resumes_exactly(
     assert_equal(resumed.history, whole.history)
     assert torch.equal(resumed.best_errors, whole.best_errors)
     assert resumed.step_count == 8
-    moved = whole.controllers[0].state_dict()
+    moved = whole.owners[0].controller.state_dict()
     assert len(moved["replay"]["matured"]) > 0
-    assert not torch.equal(moved["phi"], fresh(0).controllers[0].phi)
+    assert not torch.equal(moved["phi"], fresh(0).owners[0].controller.phi)
 
 
 def test_controllers_are_told_what_tells_children_apart_and_records_are_not() -> None:
@@ -187,7 +186,7 @@ def test_controllers_are_told_what_tells_children_apart_and_records_are_not() ->
 
 def test_learns_while_it_trains() -> None:
     population = build()
-    policy = population.controllers[0].policy  # type: ignore[attr-defined]
+    policy = population.owners[0].controller.policy  # type: ignore[attr-defined]
     before = [weight.clone() for weight in policy.parameters()]
     records = [population.step() for _ in range(8)]
     assert (records[-1].loss < records[0].loss).all()
@@ -403,7 +402,7 @@ def test_a_phi_of_another_size_is_refused() -> None:
 
 
 def test_controllers_must_own_all_children() -> None:
-    with pytest.raises(InputError, match="controllers own 2 children, but 3 train"):
+    with pytest.raises(InputError, match=r"controllers own the children \[0, 1\], but 3 train"):
         build(controllers=[Constant(0.0, 0.0)])
 
 

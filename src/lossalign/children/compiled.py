@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lossalign.children.base import LossFunction, Member
+from lossalign.children.base import Losses, Member
 from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.children.stacked import Lift, StackedChildren, State
 
@@ -37,7 +37,7 @@ class CompiledChildren(StackedChildren):
 
     Args:
         members: the children, all of one architecture.
-        loss: the loss of one child.
+        losses: the loss of one child, for all of them or for each.
         optimisation: the same for all.
         device: a GPU.
         lift: how they are computed together.
@@ -47,7 +47,7 @@ class CompiledChildren(StackedChildren):
     def __init__(
         self,
         members: Sequence[Member],
-        loss: LossFunction,
+        losses: Losses,
         optimisation: Optimisation,
         device: torch.device | str = "cuda",
         *,
@@ -55,7 +55,7 @@ class CompiledChildren(StackedChildren):
         say: Say = lambda sentence: None,
     ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
-        super().__init__(members, loss, optimisation, device, lift=lift)
+        super().__init__(members, losses, optimisation, device, lift=lift)
         self._say = say
         self._replay: Callable[[], None] | None = None
         self._forward: Callable[..., Tensor] | None = None

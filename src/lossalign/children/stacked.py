@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from lossalign.children.base import CHUNK, Children, LossFunction, Member, Weights, autocast, check_state
+from lossalign.children.base import CHUNK, Children, Losses, Member, Weights, autocast, blocks, check_state
 from lossalign.children.feed import Feed
 from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.core import InputError
@@ -66,7 +66,7 @@ class StackedChildren(Children):
 
     Args:
         members: the children, all of one architecture.
-        loss: the loss of one child.
+        losses: the loss of one child, for all of them or for each.
         optimisation: the same for all.
         device: the device they train on.
         lift: how they are computed together.
@@ -75,7 +75,7 @@ class StackedChildren(Children):
     def __init__(
         self,
         members: Sequence[Member],
-        loss: LossFunction,
+        losses: Losses,
         optimisation: Optimisation,
         device: torch.device | str = "cpu",
         *,
@@ -84,7 +84,8 @@ class StackedChildren(Children):
         if not members:
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
-        self._loss, self._optimisation, self._device = loss, optimisation, torch.device(device)
+        self._blocks = blocks(losses, len(members))
+        self._optimisation, self._device = optimisation, torch.device(device)
         self._make_lift, self._lift = lift, lift(members, self._device)
         self._state = self._lift.state
         self._weights = [self._state[name].requires_grad_() for name in self._lift.trained]
@@ -111,7 +112,8 @@ class StackedChildren(Children):
         torch.cuda.reset_peak_memory_stats(self._device)
         fit = 0
         try:
-            one = StackedChildren(self._members[:1], self._loss, self._optimisation, self._device, lift=self._make_lift)
+            loss = self._blocks[0].loss
+            one = StackedChildren(self._members[:1], loss, self._optimisation, self._device, lift=self._make_lift)
             one._train(1, phi)
             fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
         except torch.OutOfMemoryError:
@@ -150,8 +152,8 @@ class StackedChildren(Children):
         """Mean loss of every child on its batch [N]."""
         with autocast(self._device, self._optimisation.precision):
             outputs = self._lift.train(self._state, inputs)
-        losses: Tensor = vmap(self._loss)(outputs, targets, phi)
-        return losses.mean(1)
+        parts = [vmap(block.loss)(*(t[block.rows] for t in (outputs, targets, phi))).mean(1) for block in self._blocks]
+        return torch.cat(parts)
 
     @torch.no_grad()
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:

@@ -1,7 +1,7 @@
 """Losses whose parameters can be moved while a model trains. Each file has the pure functions first, then the class."""
 
 from lossalign.losses.aligned import AlignedLoss, aligned_loss
-from lossalign.losses.base import AdaptiveLoss
+from lossalign.losses.base import AdaptiveLoss, Narrowed
 from lossalign.losses.class_correlation import ClassCorrelationLoss, class_correlation_loss, confusion
 from lossalign.losses.distance_mixture import DistanceMixtureLoss, distance_mixture_loss, triplet_loss
 from lossalign.losses.distances import EmbeddingLoss, pairwise_distances
@@ -38,6 +38,7 @@ __all__ = [
     "MarginLoss",
     "MetricLearningLoss",
     "MultiSimilarityLoss",
+    "Narrowed",
     "PairwiseLoss",
     "RankingLoss",
     "SmoothAPLoss",

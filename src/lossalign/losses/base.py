@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -56,3 +57,23 @@ class AdaptiveLoss(ABC):
     @abstractmethod
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Raise ``InputError`` for labels that this loss cannot use; ``name`` says where they are from."""
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A loss beside one of more parameters: it is given Φ of that length, and reads the first P.
+
+    Args:
+        loss: the loss of P parameters.
+    """
+
+    loss: AdaptiveLoss
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether vmap can lift it."""
+        return self.loss.vectorised
+
+    def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """The loss of every example [B] of one child under the first P of ``phi``."""
+        return self.loss(outputs, targets, phi[: self.loss.spec.size])

@@ -6,12 +6,15 @@ from lossalign.training.driver import statistics_name
 from lossalign.training.history import History, Move
 from lossalign.training.loop import Population, StepRecord
 from lossalign.training.observe import LabelledSet, check_validation, measure
+from lossalign.training.parts import Owner, Part
 
 __all__ = [
     "Aligner",
     "History",
     "LabelledSet",
     "Move",
+    "Owner",
+    "Part",
     "Population",
     "StepRecord",
     "check_validation",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lossalign.children.base import Device, LossFunction, Member, Members
+from lossalign.children.base import Device, Losses, Member, Members
 from lossalign.children.fused.convert import dropouts, fuse
 from lossalign.children.fused.layers import FusedConv
 from lossalign.children.optimisation import Optimisation
@@ -73,7 +73,5 @@ class FusedLift:
 class FusedChildren(StackedChildren):
     """``StackedChildren`` computed as one fused network."""
 
-    def __init__(
-        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
-    ) -> None:
-        super().__init__(members, loss, optimisation, device, lift=FusedLift)
+    def __init__(self, members: Members, losses: Losses, optimisation: Optimisation, device: Device = "cpu") -> None:
+        super().__init__(members, losses, optimisation, device, lift=FusedLift)
