@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lossalign.children import CompiledChildren
 from lossalign.core import InputError
 from lossalign.data import Dataset, MappedImages
 from lossalign.evaluation import score
@@ -51,6 +52,61 @@ class TestArms:
     def test_a_method_may_bring_its_own_number_of_children(self):
         experiment = built(methods=("random-phi", "fixed"), iterations=10)
         assert [arm.children for arm in experiment.arms] == [METHODS["random-phi"].children, 3] * 2
+
+
+class TestTogether:
+    def test_methods_of_several_losses_train_together_as_they_do_alone(self):
+        methods = ("fixed", "pairwise", "random-matrix", "ala")
+        together = built(methods=methods, iterations=30)
+        (population,) = together.populations.values()
+        for _ in range(population.steps):
+            population.step()
+        for method in methods:
+            alone = built(methods=(method,), iterations=30)
+            (single,) = alone.populations.values()
+            for _ in range(single.steps):
+                single.step()
+            for mine, other in zip([arm for arm in together.arms if arm.method == method], alone.arms, strict=True):
+                assert torch.equal(together.phi(mine), alone.phi(other)), method
+                assert torch.equal(population.best_errors[mine.rows], single.best_errors[other.rows]), method
+                assert equal(weights_of(together, mine, 0), weights_of(alone, other, 0)), method
+
+    def test_one_controller_holds_the_policies_of_all_seeds(self):
+        experiment = built(methods=("fixed", "ala", "evolution"), seeds=3)
+        learned = {arm.seed: experiment.controller(arm) for arm in experiment.arms if arm.method == "ala"}
+        assert learned[0] is learned[1] is learned[2]
+        policies = [experiment.policy(experiment.arm("ala", seed)) for seed in range(3)]
+        assert len({id(policy) for policy in policies}) == 3
+        assert [policy.about.provenance["seed"] for policy in policies] == [0, 1, 2]
+        assert experiment.policy(experiment.arm("fixed", 0)) is None
+
+    def test_a_loss_that_cannot_be_lifted_trains_in_a_population_of_its_own(self, tmp_path, monkeypatch):
+        (tmp_path / "slow_loss.py").write_text(
+            "import lossalign\nclass Slow(lossalign.AlignedLoss):\n    vectorised = False\nloss = Slow(10)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        experiment = built(loss="slow_loss:loss", methods=("fixed", "cross-entropy"))
+        assert {arm.method: arm.population for arm in experiment.arms} == {
+            "fixed": "mlp-16-slow_loss:loss",
+            "cross-entropy": "mlp-16",
+        }
+        engines = {name: each.children.engine.split(",")[0] for name, each in experiment.populations.items()}
+        assert engines == {"mlp-16-slow_loss:loss": "sequential", "mlp-16": "fused"}
+
+    def test_a_comparison_of_several_losses_has_one_iteration_to_compile(self):
+        methods = (
+            "fixed",
+            "pairwise",
+            "smooth-ap",
+            "random-matrix",
+            "focal",
+            "label-smoothing",
+            "ala",
+            "cross-entropy",
+        )
+        experiment = built(methods=methods, compile="on", seeds=1, iterations=10)
+        assert [population.children.count for population in experiment.populations.values()] == [24]
+        assert all(isinstance(each.children, CompiledChildren) for each in experiment.populations.values())
 
 
 class TestPairing:
