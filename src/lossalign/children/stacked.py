@@ -46,6 +46,14 @@ class Lift(Protocol):
         """Run ``work()``, some iterations of training; torch's global random stream is left as it was."""
         ...
 
+    def compile_blocks(self) -> bool:
+        """Compile the network's repeated blocks, each on its own; False if it has none, or cannot."""
+        ...
+
+    def uncompile_blocks(self) -> None:
+        """Undo ``compile_blocks``."""
+        ...
+
     def at(self, iteration: int) -> None:
         """Set the iteration of the next call of ``train``."""
         ...
@@ -150,8 +158,15 @@ class StackedChildren(Children):
 
     def _losses(self, inputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Mean loss of every child on its batch [N]."""
+        return self._losses_of(self._trained_outputs(inputs), targets, phi)
+
+    def _trained_outputs(self, inputs: Tensor) -> Tensor:
+        """Outputs of every child in training mode [N, B, …]."""
         with autocast(self._device, self._optimisation.precision):
-            outputs = self._lift.train(self._state, inputs)
+            return self._lift.train(self._state, inputs)
+
+    def _losses_of(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """Mean loss of every child [N], of its outputs."""
         parts = [vmap(block.loss)(*(t[block.rows] for t in (outputs, targets, phi))).mean(1) for block in self._blocks]
         return torch.cat(parts)
 

@@ -49,6 +49,13 @@ class VmapLift:
         """Run ``work()`` on one random stream for all children."""
         return self._rng.run(work)
 
+    def compile_blocks(self) -> bool:
+        """False: what runs under vmap is compiled with it, as a whole."""
+        return False
+
+    def uncompile_blocks(self) -> None:
+        """Does nothing."""
+
     def at(self, iteration: int) -> None:
         """Does nothing: the random stream continues by itself."""
 
