@@ -144,8 +144,7 @@ def batch() -> Batch:
         log_probs=old.float()[None],
         weights=weights.float()[None],
         returns=returns.float()[None],
-        counts=torch.full((1, 5), 0.2),
-        learns=torch.tensor([True]),
+        policies=torch.tensor([0]),
     )
 
 
