@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +143,22 @@ def test_what_was_evaluated_first_is_still_compared_with_the_eager_iteration(
     with pytest.warns(UserWarning, match="training is not compiled .*its losses differ from the eager iteration's"):
         losses = compiled.advance(1, offsets(3))
     torch.testing.assert_close(losses, build("fused", Twin).advance(1, offsets(3)))
+
+
+@pytest.mark.slow
+def test_a_second_start_says_how_much_was_cached(
+    build: Build, offsets: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no compiler")
+    monkeypatch.setattr(torch, "compile", real_compile)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        build(lambda *args: CompiledChildren(*args, "cpu", lift=FusedLift, say=said.append), Twin).advance(
+            1, offsets(3)
+        )
+    first, second = (line for line in said if line.startswith("compiled in"))
+    assert "from the cache" not in first
+    assert re.search(r"compiled in \d+ s, (\d+) of \1 graphs from the cache", second)

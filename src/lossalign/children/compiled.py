@@ -93,8 +93,8 @@ class CompiledChildren(StackedChildren):
         before = [tensor.detach().clone() for tensor in self._changing()]
         self._rate.fill_(self._optimisation.learning_rate)
         self._decay.fill_(0.5)
-        self._say("compiling the training iteration of all children (about a minute; cached for later runs) …")
-        began = time.monotonic()
+        self._say("compiling the training iteration of all children (cached for later runs) …")
+        began, cached = time.monotonic(), _cache_counts()
         self._lift.uncompile_blocks()
         eager = self._step(self._batch_losses, self._update)
         try:
@@ -103,7 +103,7 @@ class CompiledChildren(StackedChildren):
             with warnings.catch_warnings(), many_variants():
                 warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # other streams are intended
                 self._replay = self._captured(step, before, expected)
-            self._say(f"compiled in {time.monotonic() - began:.0f} s.")
+            self._say(f"compiled in {time.monotonic() - began:.0f} s{_from_cache(cached)}.")
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways
@@ -228,6 +228,18 @@ class CompiledChildren(StackedChildren):
         self._lift.uncompile_blocks()
         reason = (str(error).strip().splitlines() or [""])[0]
         warnings.warn(f"{what} is not compiled ({type(error).__name__}: {reason}); it runs eagerly.", stacklevel=2)
+
+
+def _cache_counts() -> tuple[int, int]:
+    """Graphs that were found in the compiler's cache, and those that were not, since the process began."""
+    seen = torch._dynamo.utils.counters["inductor"]  # not imported above: torch._dynamo takes two seconds to import
+    return seen["fxgraph_cache_hit"], seen["fxgraph_cache_miss"]
+
+
+def _from_cache(before: tuple[int, int]) -> str:
+    """How many graphs since ``before`` were found in the compiler's cache, as part of a sentence."""
+    hits, misses = (now - then for now, then in zip(_cache_counts(), before, strict=True))
+    return f", {hits} of {hits + misses} graphs from the cache" if hits else ""
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
