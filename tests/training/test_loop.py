@@ -222,6 +222,18 @@ def test_each_child_trains_under_its_controllers_phi() -> None:
     assert same == [True, True, False]
 
 
+def test_the_last_weights_are_those_that_were_measured() -> None:
+    """A controller asks for copies after every step; after the last one they are not made, as nothing measures them."""
+    copying = Constant(0.0, 0.0, 0.0)
+    copying.parents = torch.tensor([2, 2, 2])
+    population = build(controllers=[copying], steps=2)
+    records = [population.step() for _ in range(2)]
+    outputs = population.children.outputs([SELECTION.inputs] * 3, "averaged")
+    measured = torch.stack([BalancedError()(child, SELECTION.targets) for child in outputs])
+    assert torch.equal(measured, records[-1].selection)
+    assert len(measured.unique()) > 1
+
+
 def test_a_controller_moves_only_its_own_children() -> None:
     loss, preset = AlignedLoss(10), preset_named("default")
     one, other = learners(loss, preset), [*learners(loss, preset)[:1], Constant(0.0)]
