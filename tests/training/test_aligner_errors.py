@@ -136,7 +136,8 @@ def test_a_metric_that_is_not_finite_names_the_step(problem: Any) -> None:
 
 
 def test_best_weights_before_anything_is_measured(problem: Any) -> None:
-    with pytest.raises(la.InputError, match="best_state_dict: nothing is measured yet; it comes after 3 iterations"):
+    sentence = r"nothing is measured yet after 0 calls of aligner\.step\(model\); the first measurement comes after 3"
+    with pytest.raises(la.InputError, match=sentence):
         problem.aligner().best_state_dict()
 
 

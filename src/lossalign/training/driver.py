@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -122,6 +122,14 @@ class Driver:
                 f"aligner.policy: the controller is a {type(self.controller).__name__}, which has no policy."
             )
         return self.controller.policy
+
+    def options(self, preset: Preset) -> dict[str, Any]:
+        """The options that a state depends on: all but the loss and its groups, with the sizes of the policy's own
+        layers; None where there is no policy."""
+        learning = isinstance(self.controller, LearningController)
+        hidden = self.policy.hidden if learning else None
+        used = {name: value for name, value in asdict(preset).items() if name not in ("loss", "groups")}
+        return {**used, "policy_hidden": hidden}
 
     def to(self, device: torch.device) -> None:
         """Φ is on ``device`` now: a policy of many parameters computes there too, one of few stays on the CPU."""
