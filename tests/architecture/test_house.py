@@ -62,6 +62,19 @@ def test_links_of_a_page_lead_somewhere(page):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
+CODE = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_pages_that_the_code_names_exist():
+    named = {
+        (path.relative_to(ROOT).as_posix(), page)
+        for path in CODE
+        for page in re.findall(r"\bdocs/[\w./-]*\w", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 3
+    assert not [f"{path} names {page}" for path, page in named if not (ROOT / page).exists()]
+
+
 @pytest.fixture
 def at_home(monkeypatch, tmp_path):
     """A folder like a user's: the recipes are there, and the data that one of them names."""

@@ -72,7 +72,7 @@ class Aligner(nn.Module):
             used: all groups of the loss you give are moved.
         controller: who moves Φ. ``"auto"``: the policy that comes with lossalign if it fits the loss (``AlignedLoss``
             with offsets alone) and the preset, else a fresh one. ``"fresh"``: a policy that knows nothing; one model
-            alone teaches it little, see docs/results.md. A ``Policy`` to start from, e.g.
+            alone teaches it little, see docs/results/one-model.md. A ``Policy`` to start from, e.g.
             ``Policy.load("policy.safetensors")`` of a run with many children. A function
             ``(spec, children, generator) -> Controller``, for a rival or a controller of your own; or the
             ``"module:attribute"`` of a policy or such a function.
