@@ -66,7 +66,7 @@ class Aligner(nn.Module):
         metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
             or ``(model, loader) -> float`` (its parameters so named) with ``higher_is_better`` given.
         val_loader: batches ``(inputs, targets)`` that the model does not train on, in the same order every time.
-        total_steps: optimiser iterations of the whole run.
+        total_steps: optimiser iterations of the whole run: how often ``step`` is called, not how often Φ moves.
         every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
         preset: the controller's options, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
             used: all groups of the loss you give are moved.
