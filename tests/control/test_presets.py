@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from lossalign.control import PRESETS, Preset, default, paper, preset_named
+from lossalign.control import PRESETS, RENAMED_OPTIONS, Preset, default, paper, preset_named
 from lossalign.core import InputError
 
 DIFFERENCES = {
@@ -63,7 +63,14 @@ def test_presets_go_by_name() -> None:
         preset_named("best")
 
 
-def test_unknown_switches_are_refused() -> None:
+@pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items())
+def test_an_old_name_of_an_option_is_answered_with_todays(old: str, new: str) -> None:
+    assert new in asdict(default())
+    with pytest.raises(InputError, match=f"option '{old}' is now called '{new}'"):
+        default(**{old: 1})
+
+
+def test_unknown_options_are_refused() -> None:
     with pytest.raises(InputError, match=r"option 'horizont' is unknown; choose from loss, groups, .*horizon"):
         default(horizont=1, horizon=5)
 
