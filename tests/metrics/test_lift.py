@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossalign.metrics import METRICS, MeanCost, RecallAtK, metric_named, over_children, score_children
+from lossalign.metrics import MeanCost, RecallAtK, metric_named, over_children, score_children
+from lossalign.metrics.registry import METRICS
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -31,7 +31,8 @@ from lossalign.experiments.families import Family, families
 from lossalign.experiments.kinds import KINDS, Kind
 from lossalign.experiments.methods import MethodSpec, Setting
 from lossalign.experiments.tasks import options_of
-from lossalign.losses import AdaptiveLoss, LossSettings, Narrowed, find_loss, make_loss
+from lossalign.losses import AdaptiveLoss, Narrowed
+from lossalign.losses.registry import LossSettings, find_loss, make_loss
 from lossalign.metrics import Metric, metric_named
 from lossalign.models import build_model
 from lossalign.rivals import Schedule
