@@ -27,16 +27,20 @@ _PROTOCOL = ("phi", "parents", "move", "state_dict", "load_state_dict")
 
 
 def statistics_name(loss: AdaptiveLoss) -> str:
-    """Name of the class that computes a loss's statistics: what a policy has learned to read.
+    """Name of a loss's statistics, which a policy has learned to read: that of the class that defines them.
 
     Example:
         >>> from lossalign.losses import AlignedLoss
         >>> class Mine(AlignedLoss):
         ...     pass
-        >>> statistics_name(Mine(num_classes=3))
-        'AlignedLoss'
+        >>> class Others(AlignedLoss):
+        ...     def statistics(self, outputs, targets):
+        ...         return super().statistics(outputs, targets).sqrt()
+        >>> [statistics_name(kind(num_classes=3)) for kind in (AlignedLoss, Mine, Others)]
+        ['AlignedLoss', 'AlignedLoss', 'Others']
     """
-    return next(kind.__name__ for kind in type(loss).__mro__ if "statistics" in vars(kind))
+    owner = next(kind for kind in type(loss).__mro__ if "statistics" in vars(kind))
+    return vars(owner).get("statistics_name") or owner.__name__
 
 
 def make_controller(
