@@ -76,6 +76,18 @@ def test_minibatches_are_looked_at_too(problem: Any) -> None:
         problem.train(aligner, 1)
 
 
+class Reading(la.AlignedLoss):
+    """Its statistics read a value, which vmap cannot; it does not say so."""
+
+    def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().statistics(outputs, targets) * outputs.abs().max().item()
+
+
+def test_a_loss_that_vmap_cannot_lift_is_told_to_say_so(problem: Any) -> None:
+    with pytest.raises(la.InputError, match=r"Reading\.statistics: torch.func.vmap cannot .* set vectorised = False"):
+        problem.train(problem.aligner(loss=Reading(3)), 3)
+
+
 class Emptied:
     """Has batches at first, and then no more."""
 
