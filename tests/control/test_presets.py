@@ -41,18 +41,18 @@ SHARED = {
 }
 
 
-def test_paper_and_default_differ_in_these_switches_alone() -> None:
+def test_paper_and_default_differ_in_these_options_alone() -> None:
     printed, measured = asdict(paper()), asdict(default())
     assert {name: (printed[name], measured[name]) for name in printed if printed[name] != measured[name]} == DIFFERENCES
     assert {name: printed[name] for name in printed if printed[name] == measured[name]} == SHARED
 
 
-def test_switching_every_difference_turns_one_preset_into_the_other() -> None:
+def test_changing_every_difference_turns_one_preset_into_the_other() -> None:
     assert paper(**{name: after for name, (_, after) in DIFFERENCES.items()}) == default()
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Preset)])
-def test_one_switch_changes_one_field(name: str) -> None:
+def test_one_option_changes_one_field(name: str) -> None:
     changed = default(**{name: getattr(paper(), name)})
     assert {f for f in asdict(changed) if getattr(changed, f) != getattr(default(), f)} <= {name}
 

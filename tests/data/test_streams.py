@@ -152,7 +152,7 @@ class TestBatchStream:
 
     @pytest.mark.parametrize("options", [{"noise": 0.5}, {"crop": 2, "flip": True, "noise": 0.1}, {}])
     @pytest.mark.parametrize("data", [load_digits().subset(range(50)), pictures(50)], ids=["float", "uint8"])
-    def test_a_resumed_stream_goes_on_bit_for_bit(self, data, options):
+    def test_a_resumed_stream_continues_bit_for_bit(self, data, options):
         transform = fit_transform(data, **options)
         stream = BatchStream(data, 8, transform, generator(0))
         for _ in range(9):

@@ -149,7 +149,7 @@ def failing(spec: ParameterSpec, children: int, generator: torch.Generator) -> C
         ({"controller": Far}, "phi: parameter '0' is 1000, outside its range"),
         ({"controller": Climber, "learn": True}, "learn=True: a controller of your own decides that itself"),
         ({"policy": "fresh"}, "policy is now called controller"),
-        ({"device": "cuda"}, r"device is gone: the aligner follows aligner\.to\(device\)"),
+        ({"device": "cuda"}, r"device was removed: the aligner follows aligner\.to\(device\)"),
     ],
 )
 def test_what_cannot_move_phi_is_refused(options: dict[str, Any], message: str, problem: Any, own_module: Any) -> None:

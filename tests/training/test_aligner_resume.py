@@ -52,7 +52,7 @@ class Run:
 @pytest.mark.parametrize("after", [1, 8, 22, 23])  # nothing measured yet; between two steps; in the middle of one
 @pytest.mark.parametrize("evaluation", ["literal", "minibatch", "window"])
 @pytest.mark.parametrize("average", [None, 2.0])
-def test_goes_on_bit_for_bit(
+def test_resumes_bit_for_bit(
     after: int,
     evaluation: str,
     average: float | None,

@@ -13,7 +13,7 @@ from lossalign.training.validation import described
 
 _RENAMED = {
     "policy": "policy is now called controller; write controller=…",
-    "device": "device is gone: the aligner follows aligner.to(device)",
+    "device": "device was removed: the aligner follows aligner.to(device)",
 }
 
 
