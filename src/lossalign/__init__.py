@@ -8,8 +8,8 @@ aligner.step(model)
 from lossalign import losses, metrics
 from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper
+from lossalign.core import VERSION as __version__
 from lossalign.core import (
-    VERSION,
     CheckpointError,
     Controller,
     InputError,
@@ -30,8 +30,6 @@ from lossalign.losses import (
     FocalWeightingLoss,
 )
 from lossalign.training import Aligner
-
-__version__ = VERSION
 
 __all__ = [
     "AdaptiveLoss",

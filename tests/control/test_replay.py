@@ -109,7 +109,7 @@ def test_nothing_to_draw_when_everybody_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("through_a_file", [False, True])
-def test_a_memory_goes_on_exactly_from_its_state(through_a_file: bool) -> None:
+def test_a_memory_resumes_exactly_from_its_state(through_a_file: bool) -> None:
     first, second = lived(9, capacity=4, horizon=3), Replay(4, 3)
     state = first.state_dict()
     if through_a_file:

@@ -270,6 +270,13 @@ class TestOwnController:
         "    return fixed(spec, 1)\n"
         "def broken(spec, children, generator):\n"
         "    return 1 / 0\n"
+        "def half(spec, children, generator):\n"
+        "    made = fixed(spec, children)\n"
+        "    return type('Half', (), {'phi': made.phi, 'parents': None, 'step': made.move})()\n"
+        "def far(spec, children, generator):\n"
+        "    made = fixed(spec, children)\n"
+        "    made.load_state_dict({**made.state_dict(), 'phi': made.phi + 1e3})\n"
+        "    return made\n"
     )
 
     @pytest.fixture
@@ -289,6 +296,8 @@ class TestOwnController:
         [
             ("broken", "calling it with (spec, children, generator) failed: ZeroDivisionError"),
             ("lonely", "its phi has shape (1, "),
+            ("half", "a Half has no move, state_dict, load_state_dict; step is now called move"),
+            ("far", "phi: parameter '0' is 1000, outside its range"),
             ("nothing", "has no 'nothing'"),
         ],
     )

@@ -170,7 +170,7 @@ def test_resumes_exactly(
     assert not torch.equal(moved["phi"], fresh(0).owners[0].controller.phi)
 
 
-def test_controllers_are_told_what_tells_children_apart_and_records_are_not() -> None:
+def test_controllers_see_the_tie_breaker_and_records_do_not() -> None:
     metric, told = WorstClassRecall(), Constant(0.0, 0.0)
     record = build(metric=metric, controllers=[told, Constant(0.0)]).step()
     assert record.metric.tolist() == [0.0, 0.0, 0.0], "after three iterations no network knows every digit"
@@ -220,6 +220,18 @@ def test_each_child_trains_under_its_controllers_phi() -> None:
         for other in [mixed.children.child_state(c, "raw")]
     ]
     assert same == [True, True, False]
+
+
+def test_the_last_weights_are_those_that_were_measured() -> None:
+    """A controller asks for copies after every step; after the last one they are not made, as nothing measures them."""
+    copying = Constant(0.0, 0.0, 0.0)
+    copying.parents = torch.tensor([2, 2, 2])
+    population = build(controllers=[copying], steps=2)
+    records = [population.step() for _ in range(2)]
+    outputs = population.children.outputs([SELECTION.inputs] * 3, "averaged")
+    measured = torch.stack([BalancedError()(child, SELECTION.targets) for child in outputs])
+    assert torch.equal(measured, records[-1].selection)
+    assert len(measured.unique()) > 1
 
 
 def test_a_controller_moves_only_its_own_children() -> None:
@@ -280,7 +292,7 @@ def test_progress_runs_to_one() -> None:
     assert [seen.progress for seen in controller.seen] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_children_rest_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     population, rested = build(steps=3), list[int]()
     monkeypatch.setattr(population.children, "release_memory", lambda: rested.append(population.step_count))
     for _ in range(3):
@@ -315,7 +327,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_the_child(engine: str) -> 
 
 
 @pytest.mark.parametrize("engine", ["sequential", "fused"])
-def test_a_tolerant_population_sets_aside_who_fails_and_goes_on(engine: str) -> None:
+def test_a_tolerant_population_sets_failed_children_aside_and_continues(engine: str) -> None:
     population, whole = (build(engine, spoiled=spoiled, tolerant=True) for spoiled in ({1: EVERY + 1}, {}))
     for _ in range(3):
         record, expected = population.step(), whole.step()

@@ -12,7 +12,7 @@ from torch.func import vmap
 from lossalign.children.base import CHUNK, Children, Losses, Member, Weights, autocast, blocks, check_state
 from lossalign.children.feed import Feed
 from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
-from lossalign.core import InputError
+from lossalign.core import InputError, lifting
 
 AT_ONCE = 2**27
 """Bytes of inputs of all children in one forward pass of an evaluation; activations are many times as large."""
@@ -108,7 +108,8 @@ class StackedChildren(Children):
         """Train all children together; see ``Children.advance``."""
         phi = phi.to(self._device)
         try:
-            return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
+            with lifting("loss"):
+                return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
         except torch.OutOfMemoryError:
             pass  # the memory of the failed pass is free only after this block
         raise InputError(self._too_many(phi[:1]))

@@ -2,12 +2,13 @@
 
 from lossalign.control.controller import LARGE, LearningController
 from lossalign.control.policy import Policy, PolicyAbout
-from lossalign.control.presets import PRESETS, Preset, default, paper, preset_named
+from lossalign.control.presets import PRESETS, RENAMED_OPTIONS, Preset, default, paper, preset_named
 from lossalign.control.reward import discounted_metric, evaluation_points, sign_reward
 
 __all__ = [
     "LARGE",
     "PRESETS",
+    "RENAMED_OPTIONS",
     "LearningController",
     "Policy",
     "PolicyAbout",

@@ -20,10 +20,8 @@ from lossalign.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from lossalign.losses.metric_learning import MetricLearningLoss, metric_learning_loss
 from lossalign.losses.ranking import pairwise_ranking, smooth_ap
 from lossalign.losses.ranking_losses import PairwiseLoss, RankingLoss, SmoothAPLoss
-from lossalign.losses.registry import LOSSES, LossEntry, LossSettings, find_loss, make_loss
 
 __all__ = [
-    "LOSSES",
     "AdaptiveLoss",
     "AlignedLoss",
     "ClassCorrelationLoss",
@@ -33,8 +31,6 @@ __all__ = [
     "FocalWeightingLoss",
     "LDAMLoss",
     "LSoftmaxLoss",
-    "LossEntry",
-    "LossSettings",
     "MarginLoss",
     "MetricLearningLoss",
     "MultiSimilarityLoss",
@@ -49,12 +45,10 @@ __all__ = [
     "confusion",
     "contrastive_loss",
     "distance_mixture_loss",
-    "find_loss",
     "focal_weighting_loss",
     "l_softmax_loss",
     "ldam_loss",
     "ldam_margins",
-    "make_loss",
     "margin_loss",
     "metric_learning_loss",
     "multi_similarity_loss",

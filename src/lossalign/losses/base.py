@@ -28,11 +28,14 @@ class AdaptiveLoss(ABC):
         spec: the parameters, in groups, with start, range and beta.
         num_statistics: S, the number of statistics of one parameter.
         vectorised: whether vmap can lift ``__call__``; if False, children train one after another.
+        statistics_name: given beside ``statistics``, the name under which policies know them; it must not change, so
+            that policies learned before still fit. Empty: the name of the class.
     """
 
     spec: ParameterSpec
     num_statistics: int
     vectorised: bool = True
+    statistics_name: str = ""
 
     @cached_property
     def classes(self) -> Tensor:
