@@ -178,12 +178,14 @@ class Aligner(nn.Module):
             What the last K iterations led to, if Φ has moved; None between two moves.
         """
         at, watched = self._at, self._watch(model)
-        self._average.update(watched.names, watched.tensors(), at.iteration)
         at.iteration, at.losses = at.iteration + 1, 0
         if at.iteration > self.total_steps:
             self._once.say("long", self._too_long())
         point = (at.iteration - 1) % self.every + 1
-        if point < self.every and point not in self._points:
+        measured = point == self.every or point in self._points
+        if self._average.due(at.iteration - 1, measured=measured):
+            self._average.update(watched.names, watched.tensors())
+        if not measured:
             return None
         with self._apart():
             if point == self.every:
@@ -384,6 +386,7 @@ class Aligner(nn.Module):
             "values": self._values,
             "history": self._log.state_dict(),
             "averaged": self._average.weights,
+            "kept": self._average.kept,
             "best": self._best,
             "best_error": self._best_error,
             "held_as": self._held_as,
@@ -405,5 +408,5 @@ class Aligner(nn.Module):
         self._watched = None
         self._validation.drawn = state["drawn"]
         self._log.load_state_dict(state["history"])
-        self._average.weights, self._best = state["averaged"], state["best"]
+        self._average.weights, self._average.kept, self._best = state["averaged"], state["kept"], state["best"]
         self._values, self._held_as = on_cpu(state["values"]), state["held_as"]
