@@ -25,7 +25,14 @@ from lossalign.metrics import MacroF1
 MACRO_F1 = partial(f1_score, average="macro", zero_division=0)
 
 
-@parametrize_with_checks([DecisionClassifier(), DecisionClassifier(GaussianNB(), MacroF1(), cv=2)])
+def not_kept(estimator: Any) -> dict[str, str]:
+    """As scikit-learn says of its TunedThresholdClassifierCV."""
+    return {"check_classifiers_train": "the decision is not the largest probability"}
+
+
+@parametrize_with_checks(
+    [DecisionClassifier(), DecisionClassifier(GaussianNB(), MacroF1(), cv=2)], expected_failed_checks=not_kept
+)
 def test_it_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -65,6 +72,15 @@ def test_it_stands_in_pipelines_grids_and_clones() -> None:
     ).fit(x[:300], y[:300])
     assert grid.predict(x).shape == y.shape
     assert clone(inner).get_params()["estimator__C"] == 1.0
+
+
+def test_a_pipeline_may_select_columns_by_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = imbalanced()
+    table = pandas.DataFrame(x, columns=[f"c{k}" for k in range(x.shape[1])])
+    decided = DecisionClassifier(LogisticRegression(), balanced_accuracy_score).fit(table[:300], y[:300])
+    assert list(decided.feature_names_in_) == list(table.columns)
+    assert decided.predict(table).shape == y.shape
 
 
 def test_a_loss_has_its_direction() -> None:

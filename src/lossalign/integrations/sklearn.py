@@ -18,8 +18,9 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
+    from sklearn.utils import get_tags
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError as error:
     raise ImportError("lossalign.integrations.sklearn needs scikit-learn: pip install 'lossalign[sklearn]'.") from error
 
@@ -66,21 +67,19 @@ class DecisionClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
     ) -> None:
         self.estimator, self.metric, self.greater_is_better, self.cv = estimator, metric, greater_is_better, cv
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> DecisionClassifier:
+    def fit(self, X: Any, y: Any) -> DecisionClassifier:
         """Fit the decision to out-of-fold probabilities, then the estimator to all samples.
 
         Args:
             X: samples [n, …].
             y: labels [n].
-            fit_params: passed to the estimator's last ``fit``.
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         check_classification_targets(y)
-        X, y = validate_data(self, X, y, skip_check_array=True) if hasattr(X, "columns") else self._checked(X, y)
-        y = np.asarray(y)
+        X, y = self._checked(X, y)
         estimator = LogisticRegression() if self.estimator is None else self.estimator
-        if self.cv == "prefit" if isinstance(self.cv, str) else False:
+        if isinstance(self.cv, str) and self.cv == "prefit":
             check_is_fitted(estimator)
             self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
             places, probabilities = self._places(y), estimator.predict_proba(X)
@@ -90,7 +89,7 @@ class DecisionClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
             if len(self.classes_) < 2:
                 raise ValueError("Classifier can't train when only one class is present.")
             probabilities = cross_val_predict(clone(estimator), X, y, cv=self._folds(places), method="predict_proba")
-            self.estimator_ = clone(estimator).fit(X, y, **fit_params)
+            self.estimator_ = clone(estimator).fit(X, y)
         self.decision_ = Decision.fit(_logits(probabilities), torch.as_tensor(places), self._wrapped())
         return self
 
@@ -108,6 +107,10 @@ class DecisionClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         return self.decision_.probabilities(logits).numpy()
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Samples and labels; a table with columns stays one, so that the estimator can select by name."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, y, skip_check_array=True)
+            return X, column_or_1d(y, warn=True)
         found: tuple[Any, Any] = validate_data(self, X, y, accept_sparse=True, dtype=None)
         return found
 
@@ -135,7 +138,7 @@ class DecisionClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = self.estimator is None or get_tags(self.estimator).input_tags.sparse
         return tags
 
 
