@@ -119,7 +119,7 @@ def test_the_kept_decision_is_chosen_out_of_fold() -> None:
         decision = Decision.fit(outputs, targets, metric)
         assert max(row.gain for row in decision.rows) < 0.03
         kept.append(decision.chosen)
-    assert "none" in kept
+    assert kept.count("none") >= 5
 
 
 def test_only_the_fit_that_did_not_see_a_sample_judges_it() -> None:
@@ -133,7 +133,8 @@ def test_only_the_fit_that_did_not_see_a_sample_judges_it() -> None:
     probabilities = torch.nn.functional.one_hot(memory, 3).float()
     candidate = Candidate("memory", 1.0, torch.eye(3).expand(len(folds.seen), -1, -1))
     score = CountsScore(FunctionMetric(ErrorRate(), higher_is_better=False), 3, 24)
-    found = out_of_fold(score, candidate, probabilities, targets, folds, torch.ones(1, 24))
+    draw = torch.Generator().manual_seed(0)
+    found = out_of_fold(score, candidate, probabilities, targets, folds, torch.ones(1, 24), draw)
     torch.testing.assert_close(found, torch.full((2, 1), -8 / 12))
 
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from lossalign.decision.candidates import Candidate
 from lossalign.decision.counts import CountsScore
 
-_HELD = 2**24
 _CAUTION = 1.0
 """Standard errors by which a candidate must beat ``none``."""
 _LEVEL = 0.1
 """Standard errors within which a simpler candidate is as good as the best."""
+_JITTER = 1.5
+"""Standard deviation of the noise on log-probabilities, with one sample of every class."""
 _PSEUDO = 4.0
 """Samples of every class that the expected confusions weigh in the judgement."""
 
@@ -80,12 +81,20 @@ def resampled(targets: Tensor, number: int, generator: torch.Generator) -> Tenso
 
 
 def out_of_fold(
-    score: CountsScore, candidate: Candidate, probabilities: Tensor, targets: Tensor, folds: Folds, draws: Tensor
+    score: CountsScore,
+    candidate: Candidate,
+    probabilities: Tensor,
+    targets: Tensor,
+    folds: Folds,
+    draws: Tensor,
+    generator: torch.Generator,
 ) -> Tensor:
     """Scores [R, B] of the decisions on samples that the fits did not see, on B resampled sets.
 
-    The counts of decisions against labels, plus, as four samples of every class, those against the probabilities of the
-    same fits: a few labels alone cannot tell candidates apart.
+    A few labels alone cannot tell candidates apart: between two samples a threshold may lie anywhere. So each set sees
+    the samples a little moved, with noise on the log-probabilities whose standard deviation is 1.5 / √(samples of a
+    class); and to the counts of decisions against labels are added, as four samples of every class, those against the
+    probabilities of the same fits.
 
     Args:
         score: the metric, more is better.
@@ -94,21 +103,25 @@ def out_of_fold(
         targets: labels [V].
         folds: the cross-validations.
         draws: how often each sample counts in each set [B, V].
+        generator: where the noise comes from.
     """
-    classes = score.classes
-    predictions = folds.own((probabilities @ candidate.gains).argmax(-1))
-    decided = torch.nn.functional.one_hot(predictions, classes).to(probabilities)
-    expected = folds.own(probabilities).mT @ decided
+    classes, repeats = score.classes, len(folds.fold)
+    own = folds.own(probabilities)
+    logs = own.clamp_min(1e-30).log()
+    gains = candidate.gains[:-1].view(repeats, -1, classes, classes)
+    spread = _JITTER * (classes / len(targets)) ** 0.5
     weight = _PSEUDO * classes / len(targets) * targets.bincount(minlength=classes)[:, None]
-    expected = expected / expected.sum(-1, keepdim=True).clamp_min(1e-9) * weight
-    repeats, size, cells = len(predictions), classes**2, targets * classes + predictions
     scores = []
-    for some in draws.split(max(1, _HELD // (repeats * max(size, len(targets))))):
-        counts = some.new_zeros(repeats, len(some), size)
-        at, times = cells[:, None].expand(-1, len(some), -1), some.expand(repeats, -1, -1)
-        counts = counts.scatter_add(2, at, times).view(repeats, len(some), classes, classes)
-        scores.append(score(counts + expected[:, None]))
-    return torch.cat(scores, 1)
+    for times in draws:
+        moved = (logs + spread * torch.randn(logs.shape, generator=generator).to(logs)).softmax(-1)
+        decided = (moved[:, None] @ gains).argmax(-1)
+        predictions = decided.gather(1, folds.fold[:, None]).squeeze(1)
+        expected = own.mT @ torch.nn.functional.one_hot(predictions, classes).to(own)
+        expected = expected / expected.sum(-1, keepdim=True).clamp_min(1e-9) * weight
+        cells = targets * classes + predictions
+        counts = own.new_zeros(repeats, classes**2).scatter_add(1, cells, times.expand(repeats, -1))
+        scores.append(score(counts.view(repeats, classes, classes) + expected))
+    return torch.stack(scores, 1)
 
 
 class Choice(NamedTuple):

@@ -16,7 +16,7 @@ from lossalign.metrics import MeanCost, Metric, error
 _FOLDS, _FOLDS_OF_A_BLACK_BOX = 5, 3
 _MOST_REPEATS, _REPEATED = 5, 20_000
 _SMOOTHED, _SMOOTHING = 2**22, 16
-_JUDGED, _JUDGED_OF_A_BLACK_BOX = 60, 16
+_JUDGED, _JUDGED_OF_A_BLACK_BOX = 40, 16
 
 
 class Row(NamedTuple):
@@ -84,7 +84,11 @@ def fit_gains(outputs: Tensor, targets: Tensor, metric: Metric, scale_free: bool
     effort = Effort() if score.exact else BLACK_BOX
     found_all = find_candidates(score, calibrated, targets, folds.seen, draws.to(outputs), effort)
     judged = resampled(targets, _JUDGED if score.exact else _JUDGED_OF_A_BLACK_BOX, draw)
-    scores = [out_of_fold(score, each, calibrated.probabilities, targets, folds, judged) for each in found_all]
+    scores = [
+        # the same noise for all
+        out_of_fold(score, each, calibrated.probabilities, targets, folds, judged, generator(0, "decision", "noise"))
+        for each in found_all
+    ]
     kept, rows = _chosen(torch.stack(scores), found_all, metric)
     gains = found_all[kept].gains[-1]
     return Fitted(calibrated.scale[-1], calibrated.bias[-1], gains, kept, rows, score.calls)
