@@ -182,12 +182,12 @@ class Decision:
         """The candidates and their scores out of fold, as a table of text; ``>`` marks the one that was kept."""
         if self.note or not self.rows:
             return f"{self!r}\n{self.note}".rstrip()
-        lines = [f"{'':2}{'candidate':18}{'shrinkage':>9}{self.metric:>20}{'gain':>10}{'± s.e.':>10}"]
+        width = max(10, len(self.metric) + 2)
+        lines = [f"  {'candidate':18}{'shrinkage':>9}{self.metric:>{width}}{'gain':>10}{'± s.e.':>10}"]
         for row in self.rows:
             mark = ">" if (row.name, row.shrinkage) == (self.chosen, self.shrinkage) else ""
-            lines.append(
-                f"{mark:2}{row.name:18}{row.shrinkage:9.2g}{row.score:20.4f}{row.gain:+10.4f}{row.error:10.4f}"
-            )
+            numbers = f"{row.score:{width}.4f}{row.gain:+10.4f}{row.error:10.4f}"
+            lines.append(f"{mark:2}{row.name:18}{row.shrinkage:9.2g}{numbers}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from lossalign.metrics import MeanCost, Metric, error
 _FOLDS, _FOLDS_OF_A_BLACK_BOX = 5, 3
 _MOST_REPEATS, _REPEATED = 5, 20_000
 _SMOOTHED, _SMOOTHING = 2**22, 16
-_JUDGED, _JUDGED_OF_A_BLACK_BOX = 40, 16
+_JUDGED, _JUDGED_OF_A_BLACK_BOX, _JUDGEMENT = 40, 16, 2**31
 
 
 class Row(NamedTuple):
@@ -83,7 +83,8 @@ def fit_gains(outputs: Tensor, targets: Tensor, metric: Metric, scale_free: bool
     draws = torch.empty(sets, samples).exponential_(generator=draw) if sets > 1 else torch.ones(1, samples)
     effort = Effort() if score.exact else BLACK_BOX
     found_all = find_candidates(score, calibrated, targets, folds.seen, draws.to(outputs), effort)
-    judged = resampled(targets, _JUDGED if score.exact else _JUDGED_OF_A_BLACK_BOX, draw)
+    most = _JUDGED if score.exact else _JUDGED_OF_A_BLACK_BOX
+    judged = resampled(targets, max(8, min(most, _JUDGEMENT // (samples * classes**2))), draw)
     scores = [
         # the same noise for all
         out_of_fold(score, each, calibrated.probabilities, targets, folds, judged, generator(0, "decision", "noise"))
