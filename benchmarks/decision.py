@@ -225,8 +225,8 @@ def entry(cells, seeds, command):
         "seeds": len(seeds),
         "machine": "CPU",
         "tables": tables,
-        "note": "One MLP for each split. Intervals are over splits and not corrected for the number of cells; ranks are "
-        "among methods that take any metric.",
+        "note": "One MLP for each split. Intervals are over splits and not corrected for the number of cells; ranks "
+        "are among methods that take any metric.",
         "values": {
             " | ".join(key): {method: [round(value, 4) for value in values] for method, values in cell.items()}
             for key, cell in cells.items()
