@@ -22,6 +22,7 @@ from lossalign.core import (
     RankError,
     RunFolderError,
 )
+from lossalign.decision import Decision
 from lossalign.losses import (
     AdaptiveLoss,
     AlignedLoss,
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointError",
     "ClassCorrelationLoss",
     "Controller",
+    "Decision",
     "DistanceMixtureLoss",
     "FocalWeightingLoss",
     "InputError",

@@ -1,8 +1,6 @@
 """Rivals: controllers that ALA is compared with. They use the same protocol, so that only the decision differs."""
 
-from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController
-from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
 from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix, random_phi
 from lossalign.rivals.schedules import (
@@ -18,13 +16,10 @@ __all__ = [
     "PopulationBasedController",
     "ReplayedController",
     "Schedule",
-    "calibrate",
     "confusion_matrix",
     "cost_weights",
     "designed",
     "effective_number",
-    "expected_costs",
-    "fit_offsets",
     "fixed",
     "inverse_frequency",
     "logit_adjustment",
