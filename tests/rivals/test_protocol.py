@@ -13,6 +13,7 @@ from lossalign.losses import AlignedLoss, ClassCorrelationLoss
 from lossalign.rivals import (
     PopulationBasedController,
     confusion_matrix,
+    confusion_rule,
     designed,
     fixed,
     logit_adjustment,
@@ -32,6 +33,7 @@ MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
     "fixed": (ALIGNED, lambda seed: fixed(ALIGNED, CHILDREN)),
     "deferred": (ALIGNED, deferred),
     "proportional rule": (ALIGNED, lambda seed: proportional_rule(ALIGNED, children=CHILDREN)),
+    "confusion rule": (ALIGNED, lambda seed: confusion_rule(ALIGNED, children=CHILDREN)),
     "random matrix": (PRINTED, lambda seed: random_matrix(PRINTED, children=CHILDREN, generator=generator(seed))),
     "population based": (
         ALIGNED,

@@ -262,12 +262,7 @@ class LearningController:
         self._phi = self._phi[here]
         if self._memory is not None:
             self._memory = StateMemory(**{name: tensor[here] for name, tensor in vars(self._memory).items()})
-        return Observation(
-            error=observation.error[parents],
-            statistics=observation.statistics[parents.to(observation.statistics.device)],
-            sensitivity=observation.sensitivity[parents.to(observation.sensitivity.device)],
-            progress=observation.progress,
-        )
+        return observation.of(parents)
 
     def _act(self, observation: Observation) -> Tensor:
         phi = self._phi[:, self._moved]

@@ -4,7 +4,8 @@ from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
-from lossalign.rivals.rules import confusion_matrix, proportional_rule, random_matrix, random_phi
+from lossalign.rivals.rule import RuleController
+from lossalign.rivals.rules import confusion_matrix, confusion_rule, proportional_rule, random_matrix, random_phi
 from lossalign.rivals.schedules import (
     cost_weights,
     designed,
@@ -17,9 +18,11 @@ from lossalign.rivals.schedules import (
 __all__ = [
     "PopulationBasedController",
     "ReplayedController",
+    "RuleController",
     "Schedule",
     "calibrate",
     "confusion_matrix",
+    "confusion_rule",
     "cost_weights",
     "designed",
     "effective_number",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lossalign.children import Children, Weights
 from lossalign.control import Preset, discounted_metric, evaluation_points
-from lossalign.core import Controller, InputError, Observation
+from lossalign.core import Controller, InputError, wants
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, error
 from lossalign.training.notices import Once
@@ -121,6 +121,7 @@ class Population:
         self._validation, self._selection, self._generator = validation, selection, generator
         self._validation_targets = torch.stack([s.targets for s in validation])
         self._selection_targets = torch.stack([s.targets for s in selection])
+        self._sensitivity = preset.sensitivity or any(wants(one, "sensitivity") for one in controllers)
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
         self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
         self._best = torch.full((children.count,), torch.inf)
@@ -139,7 +140,7 @@ class Population:
         phi = torch.cat([controller.phi.to(self._device) for controller in self.controllers])
         self._loss.spec.check(phi)
         losses, values, outputs = self._train(phi)
-        if self.step_count == 0 and self._preset.sensitivity:
+        if self.step_count == 0 and self._sensitivity:
             self._say_cost(outputs)
         errors = discounted_metric(values, self._preset.gamma, self._points)
         observation = observe(
@@ -150,12 +151,12 @@ class Population:
             errors,
             progress=(self.step_count + 1) / self.steps,
             device=self._device,
-            sensitivity=self._preset.sensitivity,
+            sensitivity=self._sensitivity,
         )
         self.clock.lap("observe")
         logged = []
         for number, (controller, rows) in enumerate(self._owners()):
-            logged.append(controller.move(self._part(observation, rows, controller.phi.device)))
+            logged.append(controller.move(observation.of(rows).to(controller.phi.device)))
             self.clock.lap(number)
         selection = self._select()
         if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
@@ -252,16 +253,6 @@ class Population:
     def _owners(self) -> list[tuple[Controller, slice]]:
         starts = [0, *self._ends[:-1]]
         return [(c, slice(a, b)) for c, a, b in zip(self.controllers, starts, self._ends, strict=True)]
-
-    @staticmethod
-    def _part(observation: Observation, rows: slice, device: torch.device) -> Observation:
-        return Observation(
-            error=observation.error[rows],
-            statistics=observation.statistics[rows].to(device),
-            sensitivity=observation.sensitivity[rows].to(device),
-            progress=observation.progress,
-            tie_breaker=None if observation.tie_breaker is None else observation.tie_breaker[rows],
-        )
 
     def _merge(self, logged: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         logs: dict[str, Tensor] = {}

@@ -127,6 +127,14 @@ _trained(
     groups=("offsets",),
     watches=True,
 )
+_trained(
+    "confusion-rule",
+    "offsets follow what the metric would gain without a class's errors, no learning",
+    trained.confusion_rule,
+    loss="aligned",
+    groups=("offsets",),
+    watches=True,
+)
 _trained("pairwise", "half cross-entropy, half pairwise ranking loss", trained.fixed, loss="pairwise", groups=("mix",))
 _trained(
     "smooth-ap",

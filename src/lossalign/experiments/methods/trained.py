@@ -108,6 +108,11 @@ def proportional_rule(setting: Setting) -> Controller:
     return rivals.proportional_rule(setting.spec, children=setting.children)
 
 
+def confusion_rule(setting: Setting) -> Controller:
+    """Offsets follow the metric's gain without the errors out of, and into, each class."""
+    return rivals.confusion_rule(setting.spec, setting.children)
+
+
 def random_matrix(setting: Setting) -> Controller:
     """The paper's control: the identity with noise, drawn again at every step."""
     return rivals.random_matrix(setting.spec, children=setting.children, generator=setting.generator("matrix"))
