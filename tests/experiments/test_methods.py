@@ -195,6 +195,17 @@ def test_evolution_inherits_and_a_random_walk_does_not_and_neither_learns(method
     assert all(torch.equal(tensor, before[name]) for name, tensor in controller.policy.state_dict().items())
 
 
+@pytest.mark.parametrize("method", ["confusion-rule", "metric-gradient"])
+@pytest.mark.parametrize("metric", ["balanced-error", "worst-recall"])
+def test_rules_that_follow_the_metric_lower_the_offsets_of_rare_classes(method, metric):
+    experiment = stepped(built(method, "fixed", metric=metric, sensitivity=False), 6)
+    rule, fixed = (experiment.controller(arm).phi for arm in experiment.arms)
+    assert rule.any()
+    assert not fixed.any()
+    counts = experiment.counts.float().log()
+    assert torch.corrcoef(torch.stack([rule.mean(0), counts]))[0, 1] > 0.5
+
+
 def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
     learned = stepped(built("ala", children=4), 10)
     file = learned.controller(learned.arms[0]).policy.save(tmp_path / "policy.safetensors")

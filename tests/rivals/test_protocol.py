@@ -17,6 +17,7 @@ from lossalign.rivals import (
     designed,
     fixed,
     logit_adjustment,
+    metric_gradient,
     proportional_rule,
     random_matrix,
 )
@@ -34,6 +35,7 @@ MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
     "deferred": (ALIGNED, deferred),
     "proportional rule": (ALIGNED, lambda seed: proportional_rule(ALIGNED, children=CHILDREN)),
     "confusion rule": (ALIGNED, lambda seed: confusion_rule(ALIGNED, children=CHILDREN)),
+    "metric gradient": (ALIGNED, lambda seed: metric_gradient(ALIGNED, children=CHILDREN)),
     "random matrix": (PRINTED, lambda seed: random_matrix(PRINTED, children=CHILDREN, generator=generator(seed))),
     "population based": (
         ALIGNED,
@@ -53,6 +55,7 @@ def look(t: int, spec: ParameterSpec) -> Observation:
         statistics=3 * torch.rand(CHILDREN, spec.size, 2, generator=g),
         sensitivity=torch.rand(CHILDREN, spec.size, 2, generator=g),
         progress=(t + 1) / 10,
+        gradient=torch.randn(CHILDREN, spec.size, generator=g),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from lossalign.core import InputError, Observation, generator, wants
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
-from lossalign.rivals import confusion_matrix, confusion_rule, fixed, proportional_rule, random_matrix
+from lossalign.rivals import confusion_matrix, confusion_rule, fixed, metric_gradient, proportional_rule, random_matrix
 from lossalign.rivals.rules import confusion_phi, proportional_move
 
 LOSSES = st.lists(st.floats(0, 5, width=32), min_size=2, max_size=10)
@@ -136,3 +137,17 @@ def test_a_rule_asks_for_what_it_reads() -> None:
     spec = AlignedLoss(3).spec
     assert wants(confusion_rule(spec, children=1), "sensitivity")
     assert not wants(fixed(spec, children=1), "sensitivity")
+    assert wants(metric_gradient(spec, children=1), "gradient")
+    assert not wants(metric_gradient(spec, children=1), "sensitivity")
+
+
+def test_the_metric_gradient_moves_offsets_against_it_and_stays_where_it_is_not_known() -> None:
+    spec = AlignedLoss(3, groups=("weights", "offsets")).spec
+    rule, seen = metric_gradient(spec, children=2), sensed(torch.zeros(2, 6, 2))
+    rule.move(seen)
+    assert not rule.phi.any()
+    gradient = torch.zeros(2, 6)
+    gradient[0, 3:] = torch.tensor([0.2, -0.1, -0.1])
+    rule.move(replace(seen, gradient=gradient))
+    torch.testing.assert_close(rule.phi[0], torch.tensor([0, 0, 0, -0.3, 0.2121, 0.2121]), atol=1e-3, rtol=0)
+    assert not rule.phi[1].any()

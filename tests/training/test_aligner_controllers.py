@@ -167,3 +167,10 @@ def test_a_subclass_with_the_same_statistics_uses_the_same_policy(problem: Any) 
 
     mine = problem.aligner(loss=Mine(3), controller="auto").policy.state_dict()
     assert all(torch.equal(tensor, mine[name]) for name, tensor in la.Policy.pretrained().state_dict().items())
+
+
+@pytest.mark.parametrize("make", [rivals.confusion_rule, rivals.metric_gradient])
+def test_rules_that_follow_the_metric_get_what_they_read(problem: Any, make: Callable[..., Controller]) -> None:
+    aligner = problem.aligner(controller=lambda spec, n, _: make(spec, n), preset=la.default(sensitivity=False))
+    problem.train(aligner, 30)
+    assert aligner.history.phi[-1].any()

@@ -80,7 +80,7 @@ def gradient_move(gradient: Tensor, beta: Tensor) -> Tensor:
         >>> gradient_move(torch.tensor([[0.02, -0.02, 0.0]]), torch.tensor([0.3, 0.3, 0.3]))
         tensor([[-0.3000,  0.3000, -0.0000]])
     """
-    return -beta * clipped_scores(gradient, alike=1e-12)
+    return -beta * clipped_scores(gradient, alike=1e-7)
 
 
 def rule_move(rule: Rule, observation: Observation, offsets: Tensor, beta: Tensor) -> Tensor:

@@ -5,7 +5,14 @@ from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
 from lossalign.rivals.rule import RuleController
-from lossalign.rivals.rules import confusion_matrix, confusion_rule, proportional_rule, random_matrix, random_phi
+from lossalign.rivals.rules import (
+    confusion_matrix,
+    confusion_rule,
+    metric_gradient,
+    proportional_rule,
+    random_matrix,
+    random_phi,
+)
 from lossalign.rivals.schedules import (
     cost_weights,
     designed,
@@ -31,6 +38,7 @@ __all__ = [
     "fixed",
     "inverse_frequency",
     "logit_adjustment",
+    "metric_gradient",
     "proportional_rule",
     "random_matrix",
     "random_phi",

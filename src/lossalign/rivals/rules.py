@@ -43,6 +43,11 @@ def confusion_rule(spec: ParameterSpec, children: int) -> RuleController:
     return _following("confusion-rule", spec, children)
 
 
+def metric_gradient(spec: ParameterSpec, children: int) -> RuleController:
+    """Offsets follow the metric's gradient on soft predictions (``gradient_move``, ``metrics.class_gradient``)."""
+    return _following("metric-gradient", spec, children)
+
+
 def _following(rule: Rule, spec: ParameterSpec, children: int) -> RuleController:
     """Offsets follow a rule; other groups of Φ stay at their start."""
     offsets = spec.select(["offsets"])

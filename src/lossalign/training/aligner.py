@@ -130,6 +130,7 @@ class Aligner(nn.Module):
         )
         self._driver = Driver(made, loss.spec)
         self._sensitivity = self.preset.sensitivity or wants(made, "sensitivity")
+        self._gradient = [0] if wants(made, "gradient") else []
         self.register_buffer("phi", self._driver.phi.clone())
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
         self._average = WeightAverage(self.preset.weight_average, every)
@@ -259,6 +260,7 @@ class Aligner(nn.Module):
                     progress=min(1.0, self._at.iteration / self.total_steps),
                     device=self._driver.phi.device if ranks.count == 1 else "cpu",
                     sensitivity=self._sensitivity,
+                    gradient=self._gradient,
                 )
             )
             reward = self._driver.move(observation)

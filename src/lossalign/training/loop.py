@@ -122,6 +122,8 @@ class Population:
         self._validation_targets = torch.stack([s.targets for s in validation])
         self._selection_targets = torch.stack([s.targets for s in selection])
         self._sensitivity = preset.sensitivity or any(wants(one, "sensitivity") for one in controllers)
+        wanting = [range(rows.start, rows.stop) for one, rows in self._owners() if wants(one, "gradient")]
+        self._gradient = [row for rows in wanting for row in rows]
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
         self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
         self._best = torch.full((children.count,), torch.inf)
@@ -152,6 +154,7 @@ class Population:
             progress=(self.step_count + 1) / self.steps,
             device=self._device,
             sensitivity=self._sensitivity,
+            gradient=self._gradient,
         )
         self.clock.lap("observe")
         logged = []

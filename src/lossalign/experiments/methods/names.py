@@ -135,6 +135,14 @@ _trained(
     groups=("offsets",),
     watches=True,
 )
+_trained(
+    "metric-gradient",
+    "offsets follow the metric's gradient on soft predictions, no learning",
+    trained.metric_gradient,
+    loss="aligned",
+    groups=("offsets",),
+    watches=True,
+)
 _trained("pairwise", "half cross-entropy, half pairwise ranking loss", trained.fixed, loss="pairwise", groups=("mix",))
 _trained(
     "smooth-ap",

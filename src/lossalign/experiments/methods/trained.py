@@ -113,6 +113,11 @@ def confusion_rule(setting: Setting) -> Controller:
     return rivals.confusion_rule(setting.spec, setting.children)
 
 
+def metric_gradient(setting: Setting) -> Controller:
+    """Offsets follow the metric's gradient on soft predictions."""
+    return rivals.metric_gradient(setting.spec, setting.children)
+
+
 def random_matrix(setting: Setting) -> Controller:
     """The paper's control: the identity with noise, drawn again at every step."""
     return rivals.random_matrix(setting.spec, children=setting.children, generator=setting.generator("matrix"))
