@@ -45,6 +45,9 @@ class TestWritten:
             ("random-walk", "rival"),
             ("logit-adjustment+val", "rival"),
             ("refit-ala", "rival"),
+            ("fixed+survival", "rival"),
+            ("logit-adjustment+survival+val", "rival"),
+            ("logit-adjustment+val+survival:children=3", "rival"),
             ("pml-circle", "rival"),
             ("best-of-fixed", "derived"),
             ("guarded-ala", "derived"),
@@ -76,6 +79,12 @@ class TestWritten:
             ("best-of-fixed+val", "is not trained"),
             ("best-of-fixed:horizon=1", "takes no options"),
             ("best-of-fixed:children=2", "takes no options"),
+            ("confusion-rule+survival+val", "confusion-rule reads the validation split"),
+            ("ala+survival", "ala inherits by itself"),
+            ("random-walk+survival", "leave out +survival"),
+            ("survival+survival", "survival inherits by itself"),
+            ("fixed+survival+survival", "+survival is given twice"),
+            ("best-of-fixed+survival", "trains no children of its own"),
             ("ala:nothing=1", "option 'nothing' is unknown; choose from policy, freeze, children, loss"),
             ("ala:returns=1", "option 'returns' is now called 'horizon'"),
             ("ala:average=4", "option 'average' is now called 'weight_average'"),
@@ -204,6 +213,46 @@ def test_rules_that_follow_the_metric_lower_the_offsets_of_rare_classes(method, 
     assert not fixed.any()
     counts = experiment.counts.float().log()
     assert torch.corrcoef(torch.stack([rule.mean(0), counts]))[0, 1] > 0.5
+
+
+def inheritances(experiment, steps):
+    """At which steps the children of each arm inherit."""
+    due = {arm.method: [] for arm in experiment.arms}
+    for step in range(1, steps + 1):
+        stepped(experiment, 1)
+        for arm in experiment.arms:
+            parents = experiment.controller(arm).parents
+            if parents is not None and parents.tolist() != list(range(len(parents))):
+                due[arm.method].append(step)
+    return due
+
+
+def test_survival_gives_a_rule_the_inheritance_of_ala():
+    methods = ("ala", "confusion-rule+survival", "fixed+survival", "survival", "confusion-rule:inherit_every=2")
+    experiment = built(*methods, inherit_every=2, children=4)
+    due = inheritances(experiment, 5)
+    assert [due[method] for method in methods] == [[2, 4]] * 4 + [[]]
+
+
+def test_survival_has_options_of_its_own():
+    often = "logit-adjustment+survival:inherit_every=1,inherit_share=0.5"
+    experiment = built("fixed", often, children=4)
+    assert inheritances(experiment, 3)[often] == [1, 2, 3]
+    parents = experiment.controller(experiment.arm(often, 0)).parents
+    assert len((parents != torch.arange(4)).nonzero()) == 2
+
+
+def test_survival_and_validation_combine():
+    experiment = built("fixed", "logit-adjustment+survival+val", "logit-adjustment+val", children=4)
+    stepped(experiment, 1)
+    _, both, more = (experiment.controller(arm).phi for arm in experiment.arms)
+    assert torch.equal(both, more)
+    assert experiment.arms[1].spec.and_validation
+
+
+def test_without_inheritance_in_the_preset_survival_takes_the_default():
+    experiment = built("fixed+survival", "ala", inherit_every=0, children=4)
+    assert inheritances(experiment, 10) == {"fixed+survival": [10], "ala": []}
 
 
 def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):

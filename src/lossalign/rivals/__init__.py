@@ -21,12 +21,15 @@ from lossalign.rivals.schedules import (
     inverse_frequency,
     logit_adjustment,
 )
+from lossalign.rivals.surviving import Heritable, Surviving
 
 __all__ = [
+    "Heritable",
     "PopulationBasedController",
     "ReplayedController",
     "RuleController",
     "Schedule",
+    "Surviving",
     "calibrate",
     "confusion_matrix",
     "confusion_rule",

@@ -57,6 +57,10 @@ class RuleController:
         self._phi = self._fitted(self._rule(self._phi, observation))
         return {}
 
+    def inherit(self, parents: Tensor) -> None:
+        """Each child takes over the Φ of the child whose index ``parents`` [n] gives."""
+        self._phi = self._phi[parents]
+
     def state_dict(self) -> dict[str, Any]:
         """The current Φ, and the random stream."""
         state = None if self._generator is None else self._generator.get_state()
