@@ -255,6 +255,27 @@ def test_without_inheritance_in_the_preset_survival_takes_the_default():
     assert inheritances(experiment, 10) == {"fixed+survival": [10], "ala": []}
 
 
+@pytest.mark.parametrize("prior", ["confusion-rule", "metric-gradient"])
+def test_a_prior_is_an_option_of_policies(prior):
+    methods = (
+        f"evolution:prior={prior}",
+        f"ala:prior={prior}",
+        "evolution",
+        f"evolution:prior={prior},expected_moves=true",
+    )
+    experiment = stepped(built(*methods, children=4), 6)
+    counts = experiment.counts.float().log()
+    counts = counts - counts.mean()
+    follows = {arm.method: float((experiment.controller(arm).phi @ counts).mean()) for arm in experiment.arms}
+    assert all(follows[method] > follows["evolution"] for method in methods if method != "evolution")
+
+
+def test_a_policy_that_learns_has_no_expected_moves():
+    with pytest.raises(InputError, match="learns from the actions that it draws"):
+        built("fixed", "ala:expected_moves=true")
+    assert built("fixed", "ala:expected_moves=true,freeze=true").arms
+
+
 def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
     learned = stepped(built("ala", children=4), 10)
     file = learned.controller(learned.arms[0]).policy.save(tmp_path / "policy.safetensors")

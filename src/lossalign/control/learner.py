@@ -128,7 +128,7 @@ class Learner:
         weights = self.stack.weights
         leaves = [weight.detach().requires_grad_() for weight in weights]
         with torch.enable_grad():
-            logits = policy_logits(leaves, drawn.states.flatten(1, 2))
+            logits = policy_logits(leaves, drawn.states.flatten(1, 2), self.stack.prior)
             gain = reinforce_gain(
                 logits.view(*drawn.actions.shape, -1),
                 drawn.actions,
