@@ -19,7 +19,7 @@ class GMean(TotalsMetric):
 
 
 def tail_recall(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Mean recall, in percent, of the second half of the classes, minus five times what the first half lacks to 90 %."""
+    """Mean recall of the second half of the classes, minus five times what the first half lacks to 90 %, in percent."""
     classes = outputs.shape[-1]
     right = (outputs.argmax(-1) == targets).float()
     recall = torch.bincount(targets, right, classes) / torch.bincount(targets, minlength=classes).clamp(min=1)
