@@ -2,8 +2,8 @@
 
 import torch
 
-from lossalign.metrics import ClassTotals, TotalsMetric
-from lossalign.metrics.confusion import recalls
+from lossalign.metrics import ClassTotals, TotalsMetric, confusion_counts
+from lossalign.metrics.confusion import class_totals, recalls
 
 
 class GMean(TotalsMetric):
@@ -18,13 +18,24 @@ class GMean(TotalsMetric):
         return recalls(totals).clamp(min=1e-3).log().nanmean(-1).exp()
 
 
+class TailRecall(TotalsMetric):
+    """Mean recall of the second half of the classes, minus five times what that of the first half lacks to 90 %."""
+
+    name = "tail-recall"
+    higher_is_better = True
+    percent = True
+
+    def from_totals(self, totals: ClassTotals) -> torch.Tensor:
+        """The tail's recall, less the penalty [...], of totals [..., C]."""
+        recall = recalls(totals)
+        half = recall.shape[-1] // 2
+        head, tail = recall[..., :half].nanmean(-1), recall[..., half:].nanmean(-1)
+        return tail - 5 * (0.9 - head).clamp(min=0)
+
+
 def tail_recall(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Mean recall of the second half of the classes, minus five times what the first half lacks to 90 %, in percent."""
-    classes = outputs.shape[-1]
-    right = (outputs.argmax(-1) == targets).float()
-    recall = torch.bincount(targets, right, classes) / torch.bincount(targets, minlength=classes).clamp(min=1)
-    head, tail = float(recall[: classes // 2].mean()), float(recall[classes // 2 :].mean())
-    return 100 * (tail - 5 * max(0.0, 0.9 - head))
+    """``TailRecall`` as a function that can only be called, in percent."""
+    return 100 * float(TailRecall().from_totals(class_totals(confusion_counts(outputs, targets))))
 
 
 tail_recall.higher_is_better = True  # type: ignore[attr-defined]
