@@ -19,7 +19,7 @@ from lossalign.metrics import (
     error,
 )
 from lossalign.metrics.confusion import expected_counts
-from lossalign.metrics.gradient import decisions
+from lossalign.metrics.gradient import decisions, ordered_counts
 
 CLASSES = 4
 COSTS = torch.rand(CLASSES, CLASSES, generator=torch.Generator().manual_seed(9)).fill_diagonal_(0)
@@ -111,6 +111,10 @@ def test_decisions_have_the_soft_confusion() -> None:
         atol=2e-4,
         rtol=0,
     )
+
+
+def test_the_matrix_product_of_gpus_gives_the_expected_counts() -> None:
+    torch.testing.assert_close(ordered_counts(*labelled()), expected_counts(*labelled()))
 
 
 def test_binary_outputs_and_what_is_too_dear_have_none() -> None:

@@ -47,11 +47,28 @@ def class_gradient(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     return gradient_by_rescoring(metric, outputs, targets).nan_to_num(0.0, 0.0, 0.0)
 
 
+def soft_confusion(outputs: Tensor, targets: Tensor) -> Tensor:
+    """``expected_counts`` [C, C], with the same bits on every rank: on a GPU ``index_add`` adds in any order."""
+    return ordered_counts(outputs, targets) if outputs.is_cuda else expected_counts(outputs, targets)
+
+
+def ordered_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """``expected_counts`` [C, C] as one matrix product.
+
+    Example:
+        >>> ordered_counts(torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0, 1])).round()
+        tensor([[1., 1.],
+                [0., 1.]])
+    """
+    mine = targets[:, None] == torch.arange(outputs.shape[-1], device=outputs.device)
+    return mine.float().mT @ outputs.float().softmax(-1)
+
+
 def gradient_of_counts(metric: ConfusionMetric, outputs: Tensor, targets: Tensor) -> Tensor:
     """``class_gradient`` [C] by autograd through the expected counts; can be lifted over children with vmap."""
 
     def gain(shift: Tensor) -> Tensor:
-        return -error(metric, metric.from_counts(expected_counts(outputs + shift, targets)))
+        return -error(metric, metric.from_counts(soft_confusion(outputs + shift, targets)))
 
     gradient: Tensor = torch.func.grad(gain)(outputs.new_zeros(outputs.shape[-1], dtype=torch.float32))
     return gradient
@@ -92,7 +109,7 @@ def decisions(outputs: Tensor, targets: Tensor, samples: int = SAMPLES) -> tuple
     """
     classes, times = outputs.shape[-1], -(-samples // len(targets))
     number = torch.bincount(targets, minlength=classes)
-    soft = expected_counts(outputs, targets) / number.clamp(min=1)[:, None]
+    soft = soft_confusion(outputs, targets) / number.clamp(min=1)[:, None]
     labels = torch.arange(classes, device=targets.device).repeat_interleave(times * number)
     first = (times * number).cumsum(0) - times * number
     at = (torch.arange(len(labels), device=targets.device) - first[labels] + 0.5) / (times * number)[labels]
