@@ -10,13 +10,16 @@ links to the heading above the table of another file.
 
 A result file holds ``schema`` (1), ``title``, ``command`` (a list of command lines), ``metric``, ``higher_is_better``,
 ``split``, ``seeds`` (their number), and optionally ``children``, ``machine``, ``date``, ``source`` and ``note``. Its
-figures come in one of two forms:
+figures come in one of three forms:
 
 - ``transcribed: true``, typed from an earlier run: ``tables``, a list of ``{columns, rows}``. Cells are Markdown.
   ``highlight`` lists rows in bold, counted from 0. A table may have its own value of any field above.
 - ``transcribed: false``, written by ``add``: ``percent``, ``baseline``, ``learner``, ``roles``, ``rows``, ``last``,
   ``against_learner``, ``train_error`` and ``cost`` by method, and ``per_seed``, the values behind them. See ``Result``
   in ``lossalign.evaluation``. A benchmark writes ``tables`` itself, as above.
+- ``runs``, column → name of a file that ``add`` has written, all with the same methods and seeds. Table 1 holds the
+  mean of every method (or of those in ``methods``) in each run, table 2 the paired differences of ``pairs``, a list of
+  two methods each. Commands, seeds, split and machine are those of the runs; the file gives ``title`` and ``note``.
 """
 
 from __future__ import annotations
@@ -44,6 +47,44 @@ Entry = dict[str, Any]
 
 class DocsError(Exception):
     """Something in a page, a result file or the arguments that a person must correct."""
+
+
+def joined(entry: Entry, entries: dict[str, Entry]) -> Entry:
+    """A file that names ``runs``, with what it takes from them; any other file as it is."""
+    if "runs" not in entry:
+        return entry
+    missing = [name for name in entry["runs"].values() if name not in entries]
+    if missing:
+        raise DocsError(f"it names the run {missing[0]!r}, which is no result file")
+    runs = {column: entries[name] for column, name in entry["runs"].items()}
+    first = next(iter(runs.values()))
+    facts = {key: first.get(key) for key in ("seeds", "split", "machine", "date")}
+    facts |= {"metric": "a metric for each column", "higher_is_better": None, "transcribed": False}
+    title = f"{entry['title']}, paired: gain of the first over the second, positive is better, with 95 % interval"
+    tables = [level_table(runs, entry.get("methods")), {**pair_table(runs, entry["pairs"]), "title": title}]
+    return {**facts, **entry, "command": [line for run in runs.values() for line in run["command"]], "tables": tables}
+
+
+def level_table(runs: dict[str, Entry], methods: list[str] | None = None) -> Entry:
+    """The mean of each method, selected weights, in each of several runs."""
+    chosen = methods or list(next(iter(runs.values()))["rows"])
+    heads = [f"{column} {'↑' if run['higher_is_better'] else '↓'}" for column, run in runs.items()]
+    cells = [[shown(run["rows"][m]["mean"], run.get("percent", False)) for run in runs.values()] for m in chosen]
+    return {"columns": ["method", *heads], "rows": [[m, *row] for m, row in zip(chosen, cells, strict=True)]}
+
+
+def pair_table(runs: dict[str, Entry], pairs: list[list[str]]) -> Entry:
+    """What one method gains over another, in each of several runs; bold where the interval leaves out 0."""
+    rows = []
+    for one, other in pairs:
+        cells = []
+        for run in runs.values():
+            values, sign = run["per_seed"]["best"], 1 if run["higher_is_better"] else -1
+            mean, half = paired([sign * x for x in values[one]], [sign * x for x in values[other]])
+            text = interval(mean, half, run.get("percent", False))
+            cells.append(f"**{text}**" if half is not None and abs(mean) > half else text)
+        rows.append([one, other, *cells])
+    return {"columns": ["method", "over", *runs], "rows": rows}
 
 
 def table_block(entry: Entry, number: int) -> str:
@@ -255,7 +296,7 @@ def rendered(root: Path) -> tuple[dict[Path, str], list[str]]:
                     raise DocsError("there is no such file")
                 if "<!--" in old:
                     raise DocsError(f"the {kind} block has no <!-- end -->")
-                entry = entries[name]
+                entry = joined(entries[name], entries)
                 new = command_block(entry) if kind == "command" else table_block(entry, int(number or 1))
                 new = linked(new, page, places)
             except DocsError as error:
@@ -264,6 +305,7 @@ def rendered(root: Path) -> tuple[dict[Path, str], list[str]]:
             return match.group()[: match.start(4) - match.start()] + new + "<!-- end -->"
 
         pages[page] = BLOCK.sub(block, page.read_text())
+    used |= {name for entry in entries.values() for name in entry.get("runs", {}).values()}
     problems += [f"results/{name}.json: no page shows it" for name in sorted(set(entries) - used)]
     return pages, problems
 

@@ -36,6 +36,9 @@ SHARED = {
     "cooling": 0.0,
     "antithetic": False,
     "inherit_share": 0.25,
+    "prior": "none",
+    "prior_strength": 2.0,
+    "expected_moves": False,
     "policy_hidden": (32, 32),
     "replay_parameters": 4096,
 }

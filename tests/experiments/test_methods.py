@@ -46,6 +46,9 @@ class TestWritten:
             ("random-walk", "rival"),
             ("logit-adjustment+val", "rival"),
             ("refit-ala", "rival"),
+            ("fixed+survival", "rival"),
+            ("logit-adjustment+survival+val", "rival"),
+            ("logit-adjustment+val+survival:children=3", "rival"),
             ("pml-circle", "rival"),
             ("best-of-fixed", "derived"),
             ("guarded-ala", "derived"),
@@ -77,6 +80,12 @@ class TestWritten:
             ("best-of-fixed+val", "is not trained"),
             ("best-of-fixed:horizon=1", "takes no options"),
             ("best-of-fixed:children=2", "takes no options"),
+            ("confusion-rule+survival+val", "confusion-rule reads the validation split"),
+            ("ala+survival", "ala inherits by itself"),
+            ("random-walk+survival", "leave out +survival"),
+            ("survival+survival", "survival inherits by itself"),
+            ("fixed+survival+survival", "+survival is given twice"),
+            ("best-of-fixed+survival", "trains no children of its own"),
             ("ala:nothing=1", "option 'nothing' is unknown; choose from policy, freeze, children, loss"),
             ("ala:returns=1", "option 'returns' is now called 'horizon'"),
             ("ala:average=4", "option 'average' is now called 'weight_average'"),
@@ -196,6 +205,78 @@ def test_evolution_inherits_and_a_random_walk_does_not_and_neither_learns(method
         seen.append(controller.parents is not None and controller.parents.tolist() != [0, 1, 2, 3])
     assert any(seen) is inherits
     assert all(torch.equal(tensor, before[name]) for name, tensor in controller.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("method", ["confusion-rule", "metric-gradient"])
+@pytest.mark.parametrize("metric", ["balanced-error", "worst-recall"])
+def test_rules_that_follow_the_metric_lower_the_offsets_of_rare_classes(method, metric):
+    experiment = stepped(built(method, "fixed", metric=metric, sensitivity=False), 6)
+    rule, fixed = (experiment.controller(arm).phi for arm in experiment.arms)
+    assert rule.any()
+    assert not fixed.any()
+    counts = experiment.counts.float().log()
+    assert torch.corrcoef(torch.stack([rule.mean(0), counts]))[0, 1] > 0.5
+
+
+def inheritances(experiment, steps):
+    """At which steps the children of each arm inherit."""
+    due = {arm.method: [] for arm in experiment.arms}
+    for step in range(1, steps + 1):
+        stepped(experiment, 1)
+        for arm in experiment.arms:
+            parents = experiment.controller(arm).parents
+            if parents is not None and parents.tolist() != list(range(len(parents))):
+                due[arm.method].append(step)
+    return due
+
+
+def test_survival_gives_a_rule_the_inheritance_of_ala():
+    methods = ("ala", "confusion-rule+survival", "fixed+survival", "survival", "confusion-rule:inherit_every=2")
+    experiment = built(*methods, inherit_every=2, children=4)
+    due = inheritances(experiment, 5)
+    assert [due[method] for method in methods] == [[2, 4]] * 4 + [[]]
+
+
+def test_survival_has_options_of_its_own():
+    often = "logit-adjustment+survival:inherit_every=1,inherit_share=0.5"
+    experiment = built("fixed", often, children=4)
+    assert inheritances(experiment, 3)[often] == [1, 2, 3]
+    parents = experiment.controller(experiment.arm(often, 0)).parents
+    assert len((parents != torch.arange(4)).nonzero()) == 2
+
+
+def test_survival_and_validation_combine():
+    experiment = built("fixed", "logit-adjustment+survival+val", "logit-adjustment+val", children=4)
+    stepped(experiment, 1)
+    _, both, more = (experiment.controller(arm).phi for arm in experiment.arms)
+    assert torch.equal(both, more)
+    assert experiment.arms[1].spec.and_validation
+
+
+def test_without_inheritance_in_the_preset_survival_takes_the_default():
+    experiment = built("fixed+survival", "ala", inherit_every=0, children=4)
+    assert inheritances(experiment, 10) == {"fixed+survival": [10], "ala": []}
+
+
+@pytest.mark.parametrize("prior", ["confusion-rule", "metric-gradient"])
+def test_a_prior_is_an_option_of_policies(prior):
+    methods = (
+        f"evolution:prior={prior}",
+        f"ala:prior={prior}",
+        "evolution",
+        f"evolution:prior={prior},expected_moves=true",
+    )
+    experiment = stepped(built(*methods, children=4), 6)
+    counts = experiment.counts.float().log()
+    counts = counts - counts.mean()
+    follows = {arm.method: float((experiment.controller(arm).phi @ counts).mean()) for arm in experiment.arms}
+    assert all(follows[method] > follows["evolution"] for method in methods if method != "evolution")
+
+
+def test_a_policy_that_learns_has_no_expected_moves():
+    with pytest.raises(InputError, match="learns from the actions that it draws"):
+        built("fixed", "ala:expected_moves=true")
+    assert built("fixed", "ala:expected_moves=true,freeze=true").arms
 
 
 def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):

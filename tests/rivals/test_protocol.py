@@ -12,10 +12,13 @@ from lossalign.core import Controller, Observation, ParameterSpec, generator
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
 from lossalign.rivals import (
     PopulationBasedController,
+    Surviving,
     confusion_matrix,
+    confusion_rule,
     designed,
     fixed,
     logit_adjustment,
+    metric_gradient,
     proportional_rule,
     random_matrix,
 )
@@ -28,10 +31,17 @@ def deferred(seed: int) -> Controller:
     return designed(ALIGNED, CHILDREN, "offsets", logit_adjustment(torch.tensor([50, 20, 10, 5])), since=0.7)
 
 
+def surviving(controller: Controller, seed: int) -> Controller:
+    return Surviving(controller, every=2, share=0.4, generator=generator(seed))
+
+
 MAKERS: dict[str, tuple[ParameterSpec, Callable[[int], Controller]]] = {
     "fixed": (ALIGNED, lambda seed: fixed(ALIGNED, CHILDREN)),
     "deferred": (ALIGNED, deferred),
     "proportional rule": (ALIGNED, lambda seed: proportional_rule(ALIGNED, children=CHILDREN)),
+    "confusion rule": (ALIGNED, lambda seed: confusion_rule(ALIGNED, children=CHILDREN)),
+    "metric gradient": (ALIGNED, lambda seed: metric_gradient(ALIGNED, children=CHILDREN)),
+    "confusion rule that inherits": (ALIGNED, lambda seed: surviving(confusion_rule(ALIGNED, CHILDREN), seed)),
     "random matrix": (PRINTED, lambda seed: random_matrix(PRINTED, children=CHILDREN, generator=generator(seed))),
     "population based": (
         ALIGNED,
@@ -51,6 +61,7 @@ def look(t: int, spec: ParameterSpec) -> Observation:
         statistics=3 * torch.rand(CHILDREN, spec.size, 2, generator=g),
         sensitivity=torch.rand(CHILDREN, spec.size, 2, generator=g),
         progress=(t + 1) / 10,
+        gradient=torch.randn(CHILDREN, spec.size, generator=g),
     )
 
 

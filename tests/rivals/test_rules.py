@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lossalign.core import InputError, Observation, generator
+from lossalign.core import InputError, Observation, generator, wants
 from lossalign.losses import AlignedLoss, ClassCorrelationLoss
-from lossalign.rivals import confusion_matrix, proportional_rule, random_matrix
+from lossalign.rivals import confusion_matrix, confusion_rule, fixed, metric_gradient, proportional_rule, random_matrix
 from lossalign.rivals.rules import confusion_phi, proportional_move
 
 LOSSES = st.lists(st.floats(0, 5, width=32), min_size=2, max_size=10)
@@ -104,3 +105,49 @@ def test_confusion_becomes_the_identity_as_the_network_learns(certainty: float) 
     torch.testing.assert_close(
         matrix - matrix.diagonal().diag(), (1 - right) / 2 * (1 - torch.eye(3)), atol=1e-5, rtol=0
     )
+
+
+def sensed(sensitivity: Tensor) -> Observation:
+    children, parameters = sensitivity.shape[:2]
+    return Observation(
+        error=torch.zeros(children),
+        statistics=torch.zeros(children, parameters, 1),
+        sensitivity=sensitivity,
+        progress=0.5,
+    )
+
+
+def test_the_confusion_rule_moves_offsets_alone_towards_the_class_that_is_missed() -> None:
+    spec = AlignedLoss(3, groups=("weights", "offsets")).spec
+    rule = confusion_rule(spec, children=2)
+    missed = torch.zeros(2, 6, 2)
+    missed[0, 3, 0] = missed[1, 5, 1] = 1.0  # the first child misses class 0, the second predicts class 2 too often
+    missed[:, :3] = torch.rand(2, 3, 2, generator=generator(0))  # of other groups
+    rule.move(sensed(missed))
+    assert not rule.phi[:, :3].any()
+    assert rule.phi[0, 3:].argmin() == 0
+    assert rule.phi[1, 3:].argmax() == 2
+    assert float(rule.phi.abs().max()) == pytest.approx(0.3)
+    for _ in range(40):
+        rule.move(sensed(missed))
+        spec.check(rule.phi)
+
+
+def test_a_rule_asks_for_what_it_reads() -> None:
+    spec = AlignedLoss(3).spec
+    assert wants(confusion_rule(spec, children=1), "sensitivity")
+    assert not wants(fixed(spec, children=1), "sensitivity")
+    assert wants(metric_gradient(spec, children=1), "gradient")
+    assert not wants(metric_gradient(spec, children=1), "sensitivity")
+
+
+def test_the_metric_gradient_moves_offsets_against_it_and_stays_where_it_is_not_known() -> None:
+    spec = AlignedLoss(3, groups=("weights", "offsets")).spec
+    rule, seen = metric_gradient(spec, children=2), sensed(torch.zeros(2, 6, 2))
+    rule.move(seen)
+    assert not rule.phi.any()
+    gradient = torch.zeros(2, 6)
+    gradient[0, 3:] = torch.tensor([0.2, -0.1, -0.1])
+    rule.move(replace(seen, gradient=gradient))
+    torch.testing.assert_close(rule.phi[0], torch.tensor([0, 0, 0, -0.3, 0.2121, 0.2121]), atol=1e-3, rtol=0)
+    assert not rule.phi[1].any()

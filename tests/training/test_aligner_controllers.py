@@ -194,3 +194,20 @@ def test_a_subclass_with_the_same_statistics_uses_the_same_policy(problem: Any) 
 
     mine = problem.aligner(loss=Mine(3), controller="auto").policy.state_dict()
     assert all(torch.equal(tensor, mine[name]) for name, tensor in la.Policy.pretrained().state_dict().items())
+
+
+@pytest.mark.parametrize("make", [rivals.confusion_rule, rivals.metric_gradient])
+def test_rules_that_follow_the_metric_get_what_they_read(problem: Any, make: Callable[..., Controller]) -> None:
+    aligner = problem.aligner(controller=lambda spec, n, _: make(spec, n), preset=la.default(sensitivity=False))
+    problem.train(aligner, 30)
+    assert aligner.history.phi[-1].any()
+
+
+def test_one_model_may_follow_a_rule_without_chance(problem: Any) -> None:
+    """The expected moves of an untrained policy on a rule: no exploration, so that the seed matters little."""
+    preset = la.default(prior="metric-gradient", expected_moves=True)
+    aligner = problem.aligner(controller="fresh", learn=False, preset=preset)
+    problem.train(aligner, 30)
+    assert aligner.history.phi[-1].any()
+    with pytest.raises(la.InputError, match="expected_moves"):
+        problem.aligner(controller="fresh", preset=preset)

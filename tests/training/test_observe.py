@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lossalign.losses import AlignedLoss, DistanceMixtureLoss
-from lossalign.metrics import BalancedError, FunctionMetric
+from lossalign.metrics import BalancedError, FunctionMetric, class_gradient
 from lossalign.training.observe import observe, sensitivity_cost
 
 
@@ -66,3 +66,32 @@ def test_it_is_not_said_at_every_observation() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         observe(AlignedLoss(3), SLOW, OUTPUTS, TARGETS, ERRORS, progress=0.5)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [BalancedError(), FunctionMetric(lambda o, t: float(BalancedError()(o, t)), higher_is_better=False, name="own")],
+    ids=["ours", "function"],
+)
+def test_the_gradient_is_computed_for_the_children_that_want_it(metric: Any) -> None:
+    loss = AlignedLoss(3, groups=("weights", "offsets"))
+    seen = observe(loss, metric, OUTPUTS, TARGETS, ERRORS, progress=0.5, gradient=[1])
+    assert seen.gradient is not None
+    assert not seen.gradient[0].any()
+    expected = class_gradient(metric, OUTPUTS[1], TARGETS[1])
+    torch.testing.assert_close(seen.gradient[1], torch.cat([expected, expected]))
+
+
+def test_nobody_pays_for_a_gradient_that_nobody_wants() -> None:
+    assert observe(AlignedLoss(3), BalancedError(), OUTPUTS, TARGETS, ERRORS, progress=0.5).gradient is None
+
+
+def test_a_pair_of_classes_has_their_mean_and_other_parameters_have_none() -> None:
+    loss = AlignedLoss(3, groups=("offsets", "pairs"))
+    gradient = observe(loss, BalancedError(), OUTPUTS, TARGETS, ERRORS, progress=0.5, gradient=[0, 1]).gradient
+    assert gradient is not None
+    i, j = loss.spec.classes[3:].T
+    torch.testing.assert_close(gradient[:, 3:], (gradient[:, i] + gradient[:, j]) / 2)
+    free = observe(DistanceMixtureLoss(), BalancedError(), OUTPUTS, TARGETS, ERRORS, progress=0.5, gradient=[0])
+    assert free.gradient is not None
+    assert not free.gradient.any()

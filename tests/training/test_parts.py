@@ -55,14 +55,6 @@ def test_parents_are_rows_of_the_population() -> None:
     assert [(rows.tolist(), of.tolist()) for rows, of in part.parents()] == [([4, 7], [7, 7])]
 
 
-def test_a_controller_sees_its_own_children() -> None:
-    errors, statistics = torch.arange(3.0), torch.arange(6.0).view(3, 2, 1)
-    whole = Observation(error=errors, statistics=statistics, sensitivity=torch.zeros(3, 2, 2), progress=0.5)
-    seen = owner([4, 5]).look(whole, torch.tensor([2, 0]))
-    assert seen.error.tolist() == [2, 0]
-    assert torch.equal(seen.statistics, statistics[[2, 0]])
-
-
 def test_a_controller_that_does_not_watch_sees_errors_and_time_alone() -> None:
     seen = owner([2, 0]).look_at_errors(torch.tensor([0.1, 0.2, 0.3]), statistics=3, progress=0.25)
     assert seen.error.tolist() == pytest.approx([0.3, 0.1])

@@ -73,6 +73,7 @@ def _show(file: Path, console: Console) -> None:
     layout, weights = policy.layout, sum(p.numel() for p in policy.parameters())
     seen = f"{layout.statistics} statistic(s) at {layout.history} steps, their change, Φ, time"
     seen += ", sensitivity" if layout.sensitivity else ""
+    seen += ", the logit of a rule (prior)" if layout.prior else ""
     console.print(f"{file}: {layout.size} → {' → '.join(map(str, policy.hidden))} → 3, {weights:,} weights.")
     console.print(f"It observes, for each loss parameter: {seen}.", highlight=False)
     if policy.about is not None:

@@ -16,8 +16,9 @@ from lossalign.control.policy import Policy, PolicyAbout, PolicyStack
 from lossalign.control.presets import Preset
 from lossalign.control.replay import Replay, Transition
 from lossalign.control.reward import make_reward
+from lossalign.control.rules import needed_by, rule_move
 from lossalign.control.state import Space, StateLayout, StateMemory, features, remember
-from lossalign.core import InputError, Observation, ParameterSpec, choose_parents
+from lossalign.core import InputError, Observation, ParameterSpec, Wanted, choose_parents
 
 LARGE = 400
 """From this number of parameters over all its children, a policy is faster on a GPU than on the CPU
@@ -76,6 +77,19 @@ def _checked(policy: Policy | None, layout: StateLayout, about: PolicyAbout) -> 
     return policy
 
 
+def _check_moves(preset: Preset, groups: Sequence[str], learn: bool) -> None:
+    if preset.prior != "none" and "offsets" not in groups:
+        raise InputError(
+            f"prior={preset.prior}: it moves the group offsets, and the groups moved here are {', '.join(groups)}; add "
+            "offsets, or set prior=none."
+        )
+    if preset.expected_moves and learn:
+        raise InputError(
+            "expected_moves: a policy learns from the actions that it draws; use it with a frozen policy (freeze, or "
+            "learn=False) or evolution, or leave it out."
+        )
+
+
 def _described(layout: StateLayout) -> str:
     return ", ".join(f"{name}={value}" for name, value in asdict(layout).items())
 
@@ -122,6 +136,7 @@ class LearningController:
         groups = tuple(spec.slices) if groups is None else tuple(groups)
         self._selected = spec.select(groups)
         self._own = ParameterSpec(tuple(group for group in spec.groups if group.name in groups))
+        _check_moves(preset, groups, learn)
         about = PolicyAbout(groups=groups, loss=loss_name, preset=asdict(preset), provenance=provenance or {})
         made = _checked(policy, preset.layout(statistics), about) or Policy(
             preset.layout(statistics), preset.policy_hidden, preset.zero_bias, generator=generator, about=about
@@ -200,7 +215,13 @@ class LearningController:
         self._moved = slice(None) if everything else self._selected.to(device)
         self._space = Space.of(self._own, device)
         self._initial = self._spec.initial.to(device)
+        self._offsets = None if self._preset.prior == "none" else self._own.select(["offsets"]).to(device)
         self._weights = decision_weights(self._group_of).to(device)
+
+    @property
+    def wants(self) -> frozenset[Wanted]:
+        """What the prior reads of an observation."""
+        return frozenset() if self._preset.prior == "none" else frozenset([needed_by(self._preset.prior)])
 
     def _by_policy(self, values: Tensor) -> Tensor:
         """[G · n, …] → [G, n, …]."""
@@ -262,12 +283,7 @@ class LearningController:
         self._phi = self._phi[here]
         if self._memory is not None:
             self._memory = StateMemory(**{name: tensor[here] for name, tensor in vars(self._memory).items()})
-        return Observation(
-            error=observation.error[parents],
-            statistics=observation.statistics[parents.to(observation.statistics.device)],
-            sensitivity=observation.sensitivity[parents.to(observation.sensitivity.device)],
-            progress=observation.progress,
-        )
+        return observation.of(parents)
 
     def _act(self, observation: Observation) -> Tensor:
         phi = self._phi[:, self._moved]
@@ -276,10 +292,11 @@ class LearningController:
             statistics=observation.statistics.to(self._device)[:, self._moved].contiguous(),
             sensitivity=observation.sensitivity.to(self._device)[:, self._moved].contiguous(),
             progress=observation.progress,
+            gradient=None if observation.gradient is None else observation.gradient.to(self._device)[:, self._moved],
         )
-        layout = self.policies[0].layout
+        layout, prior = self.policies[0].layout, self._prior(observation)
         self._memory = remember(self._memory, observation.statistics, self._space.groups, layout.history)
-        states = self._by_policy(features(layout, self._memory, observation, phi, self._space))
+        states = self._by_policy(features(layout, self._memory, observation, phi, self._space, prior))
         log_pi = self._stack.log_probabilities(states)
         pi = log_pi.exp()
         entropy = -(pi * log_pi).sum(-1).mean(-1).flatten().cpu()
@@ -289,12 +306,26 @@ class LearningController:
                 "policy_learning_rate."
             )
         actions = draw_actions(pi, self._generators, self._preset.antithetic)
+        moves = (actions - 1).float()
+        if self._preset.expected_moves:
+            moves = pi[..., 2] - pi[..., 0]
         beta = self._preset.beta_scale * self._space.beta * (1 - observation.progress) ** self._preset.cooling
-        moved = (phi + (actions.flatten(0, 1) - 1) * beta).clamp(self._space.low, self._space.high)
+        moved = (phi + moves.flatten(0, 1) * beta).clamp(self._space.low, self._space.high)
         self._phi = self._phi.clone()
         self._phi[:, self._moved] = moved
         self._remember_decision(states, actions, log_pi.gather(-1, actions[..., None]).squeeze(-1))
         return entropy
+
+    def _prior(self, observation: Observation) -> Tensor | None:
+        """Logits by which a rule favours +β over 0 [n, P], from what is seen of the parameters that are moved."""
+        if self._preset.prior == "none":
+            return None
+        assert self._offsets is not None
+        logits = torch.zeros(observation.statistics.shape[:2], device=self._device)
+        one = torch.ones(len(self._offsets), device=self._device)
+        move = rule_move(self._preset.prior, observation, self._offsets, one)
+        logits[:, self._offsets] = self._preset.prior_strength * move
+        return logits
 
     def _remember_decision(self, states: Tensor, actions: Tensor, log_probs: Tensor) -> None:
         policies, children, size = actions.shape

@@ -130,7 +130,7 @@ class Learner:
         some = slice(None) if learns.all() else drawn.policies.to(weights[0].device)
         leaves = [weight[some].detach().requires_grad_() for weight in weights]
         with torch.enable_grad():
-            logits = policy_logits(leaves, drawn.states.flatten(1, 2))
+            logits = policy_logits(leaves, drawn.states.flatten(1, 2), self.stack.prior)
             gain = reinforce_gain(
                 logits.view(*drawn.actions.shape, -1),
                 drawn.actions,

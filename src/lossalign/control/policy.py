@@ -107,7 +107,7 @@ class Policy(nn.Module):
     def forward(self, state: Tensor) -> Tensor:
         """Logits [..., 3] of the actions −β, 0, +β, from states [..., F]."""
         logits: Tensor = self.layers(state)
-        return logits
+        return logits + prior_logits(state) if self.layout.prior else logits
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file that ``Policy.load`` reads: weights, the state's layout, what it was learned on."""
@@ -132,7 +132,7 @@ class Policy(nn.Module):
 
         Example:
             >>> Policy.pretrained().layout
-            StateLayout(statistics=1, history=10, sensitivity=True)
+            StateLayout(statistics=1, history=10, sensitivity=True, prior=False)
         """
         return cls.load(Path(__file__).with_name("pretrained.safetensors"))
 
@@ -169,12 +169,23 @@ class Policy(nn.Module):
         return policy
 
 
-def policy_logits(weights: Sequence[Tensor], states: Tensor) -> Tensor:
+def prior_logits(states: Tensor) -> Tensor:
+    """What a rule adds to the logits of the actions −β, 0, +β: (−l, 0, l), l the last feature of the states [..., F].
+
+    Example:
+        >>> prior_logits(torch.tensor([[0.5, 2.0]]))
+        tensor([[-2.,  0.,  2.]])
+    """
+    return states[..., -1:] * torch.arange(-1.0, 2.0, device=states.device)
+
+
+def policy_logits(weights: Sequence[Tensor], states: Tensor, prior: bool = False) -> Tensor:
     """Logits of G policies of one architecture, each on its own states.
 
     Args:
         weights: of their layers in order, weight [G, out, in] and bias [G, out] in turn.
         states: [G, R, F].
+        prior: whether the last feature is the logit of a rule, on which the policies learn a residual.
 
     Returns:
         [G, R, 3].
@@ -183,7 +194,7 @@ def policy_logits(weights: Sequence[Tensor], states: Tensor) -> Tensor:
     for number in range(0, len(weights), 2):
         x = x.relu() if number else x
         x = torch.baddbmm(weights[number + 1][:, None], x, weights[number].transpose(1, 2))
-    return x
+    return x + prior_logits(states) if prior else x
 
 
 class PolicyStack:
@@ -197,6 +208,7 @@ class PolicyStack:
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.policies = tuple(policies)
+        self.prior = self.policies[0].layout.prior
         self._together: list[Tensor] = []
         self._join()
 
@@ -226,7 +238,7 @@ class PolicyStack:
     def log_probabilities(self, states: Tensor) -> Tensor:
         """log π(a|s) [G, n, P, 3] of states [G, n, P, F], without gradients."""
         weights, rows = self.weights, max(1, _ROWS // len(self.policies))
-        parts = [log_softmax(policy_logits(weights, some)) for some in states.flatten(1, 2).split(rows, 1)]
+        parts = [log_softmax(policy_logits(weights, some, self.prior)) for some in states.flatten(1, 2).split(rows, 1)]
         return torch.cat(parts, 1).view(*states.shape[:-1], ACTIONS)
 
     def state_dict(self) -> list[dict[str, Tensor]]:

@@ -26,6 +26,7 @@ _RANGES = (
     ("inherit_every", 0, 10**9),
     ("inherit_share", 0.0, 1.0),
     ("tie_breaker", 0.0, 1.0),
+    ("prior_strength", 0.0, 100.0),
 )
 """Fields that are numbers, each with the smallest and largest value that is accepted."""
 
@@ -105,6 +106,14 @@ class Preset:
     tie_breaker: float = 0.0
     """Weight of the tie-breaker, a second error that is added to that of a metric which often plateaus, such as
     worst-recall; without effect for other metrics."""
+    prior: Literal["none", "confusion-rule", "metric-gradient"] = "none"
+    """A rule whose move of an offset is added to the logits of the policy's actions, so that an untrained policy acts
+    like the rule, and learning finds the residual; none: the policy starts from chance."""
+    prior_strength: float = 2.0
+    """With --prior: what the rule's full move β adds to the logit of +β and takes from that of −β."""
+    expected_moves: bool = False
+    """Move each parameter by its expected action, the mean of −β, 0 and +β under the policy, instead of one that is
+    drawn; only for policies that do not learn, as learning needs what was drawn."""
     policy_hidden: tuple[int, ...] = (32, 32)
     """Sizes of the policy's hidden layers."""
     replay_parameters: int = 4096
@@ -133,7 +142,12 @@ class Preset:
 
     def layout(self, statistics: int) -> StateLayout:
         """The features that the policy observes of a parameter with S ``statistics``."""
-        return StateLayout(statistics=statistics, history=self.state_history, sensitivity=self.sensitivity)
+        return StateLayout(
+            statistics=statistics,
+            history=self.state_history,
+            sensitivity=self.sensitivity,
+            prior=self.prior != "none",
+        )
 
 
 def paper(**changes: Any) -> Preset:

@@ -24,6 +24,7 @@ class StateLayout:
         statistics: S, statistics per parameter.
         history: number of past steps kept.
         sensitivity: whether the state holds the metric's sensitivity.
+        prior: whether its last feature is a rule's logit, which is added to those of the actions.
 
     Example:
         >>> StateLayout(statistics=2, history=10, sensitivity=True).size
@@ -33,11 +34,12 @@ class StateLayout:
     statistics: int
     history: int = 10
     sensitivity: bool = True
+    prior: bool = False
 
     @property
     def size(self) -> int:
         """F, the number of features."""
-        return self.statistics * (self.history + 1) + 2 + 2 * self.sensitivity
+        return self.statistics * (self.history + 1) + 2 + 2 * self.sensitivity + self.prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +139,18 @@ def share(sensitivity: Tensor, groups: Sequence[slice]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def features(layout: StateLayout, memory: StateMemory, observation: Observation, phi: Tensor, space: Space) -> Tensor:
+def features(
+    layout: StateLayout,
+    memory: StateMemory,
+    observation: Observation,
+    phi: Tensor,
+    space: Space,
+    prior: Tensor | None = None,
+) -> Tensor:
     """The state s_t of every parameter of every child [n, P, F].
 
     In order: normalised statistics of the last steps, newest first; their relative change; Φ on its range as −1 … 1;
-    t over the number of steps; the metric's sensitivity.
+    t over the number of steps; the metric's sensitivity; the logit of a rule [n, P], if the layout has one.
     """
     n, p = phi.shape
     middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
@@ -153,4 +162,7 @@ def features(layout: StateLayout, memory: StateMemory, observation: Observation,
     ]
     if layout.sensitivity:
         parts.append(share(observation.sensitivity, space.groups))
+    if layout.prior:
+        assert prior is not None
+        parts.append(prior[:, :, None])
     return torch.cat(parts, -1)

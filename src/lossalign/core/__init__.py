@@ -18,7 +18,7 @@ from lossalign.core.ranks import Ranks, check_same, fingerprint
 from lossalign.core.registry import Registry
 from lossalign.core.seeding import generator
 from lossalign.core.softmax import log_softmax
-from lossalign.core.types import Controller, Observation
+from lossalign.core.types import Controller, Observation, Wanted, wants
 from lossalign.core.version import VERSION
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Ranks",
     "Registry",
     "RunFolderError",
+    "Wanted",
     "check_same",
     "choose_parents",
     "fingerprint",
@@ -47,4 +48,5 @@ __all__ = [
     "log_softmax",
     "offer_plug",
     "scaled_cosine",
+    "wants",
 ]

@@ -162,8 +162,8 @@ class MethodsConfig:
     policy. A seed is one independent replicate with its own split, initial weights and policy."""
 
     specs: tuple[MethodSpec, ...] = field(default=DEFAULT_METHODS, metadata={"key": "methods"})
-    """Methods to run (`lossalign list methods`), each as NAME, NAME+val (trains on the validation split too) or
-    NAME:option=value,… (a method with options of its own)."""
+    """Methods to run (`lossalign list methods`), each as NAME, NAME+val (trains on the validation split too),
+    NAME+survival (with the inheritance of ala) or NAME:option=value,… (a method with options of its own)."""
     seeds: int = 1
     """Number of seeds."""
     children: int = 10

@@ -14,6 +14,7 @@ from lossalign.metrics.confusion import (
     WorstExpectedRecall,
     confusion_counts,
 )
+from lossalign.metrics.gradient import class_gradient
 from lossalign.metrics.lift import over_children, score_children
 from lossalign.metrics.named import as_metric, metric_named
 from lossalign.metrics.ranking import AUCPR, AUROC, auroc, average_precision
@@ -69,6 +70,7 @@ __all__ = [
     "balanced_threshold",
     "best_balanced_accuracy",
     "best_threshold",
+    "class_gradient",
     "class_sensitivity",
     "confusion_counts",
     "equal_error_rate",

@@ -45,23 +45,24 @@ def class_sensitivity(metric: Metric, outputs: Tensor, targets: Tensor) -> Tenso
         return gains_from_samples(metric, outputs, targets)
     classes = outputs.shape[-1]
     if not isinstance(metric, ConfusionMetric):
-        known = _affordable(metric, classes, outputs.numel())
+        known = affordable(metric, classes, outputs.numel())
         return gains_from_outputs(metric, outputs, targets) if known else torch.zeros(classes, 2, device=outputs.device)
     counts = confusion_counts(outputs, targets)
     after = metric.corrected(counts)
     if after is not None:
         return error(metric, metric.from_counts(counts)) - error(metric, after)
-    known = _affordable(metric, classes, counts.numel())
+    known = affordable(metric, classes, counts.numel())
     return gains_from_counts(metric, counts) if known else torch.zeros(classes, 2, device=outputs.device)
 
 
-def _affordable(metric: Metric, classes: int, elements: int) -> bool:
-    """Whether 2 C scorings of ``elements`` numbers are affordable; warns once if not."""
+def affordable(metric: Metric, classes: int, elements: int, what: str = "sensitivity") -> bool:
+    """Whether 2 C scorings of ``elements`` numbers are affordable, for the sensitivity or the gradient; warns once if
+    not."""
     if 2 * classes * elements <= _SCORED:
         return True
     warnings.warn(
-        f"metric {metric.name!r}: the sensitivity of {classes} classes is not computed, as it would take "
-        f"{2 * classes} scorings of {elements:,} numbers at every step; write it as a lossalign.metrics.TotalsMetric "
+        f"metric {metric.name!r}: the {what} of {classes} classes is not computed, as it would take {2 * classes} "
+        f"scorings of {elements:,} numbers at every step; write it as a lossalign.metrics.TotalsMetric "
         "or MeanMetric if it is one, or set sensitivity=False.",
         stacklevel=1,
     )

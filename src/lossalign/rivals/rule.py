@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lossalign.core import Observation, ParameterSpec
+from lossalign.core import Observation, ParameterSpec, Wanted
 
 Rule = Callable[[Tensor, Observation], Tensor]
 """(current Φ [n, P], observation) → the next Φ [n, P], or one for all children [P]."""
@@ -23,6 +23,7 @@ class RuleController:
         rule: the next Φ.
         start: the first Φ [n, P] or [P]; the loss's own start if None.
         generator: the rule's random stream, if it has one; it is saved, so that a resumed run continues it.
+        wants: costly fields of the observation that the rule reads.
     """
 
     def __init__(
@@ -32,7 +33,9 @@ class RuleController:
         rule: Rule,
         start: Tensor | None = None,
         generator: torch.Generator | None = None,
+        wants: Collection[Wanted] = (),
     ) -> None:
+        self.wants = frozenset(wants)
         self._spec, self._children, self._rule, self._generator = spec, children, rule, generator
         self._phi = self._fitted(spec.initial if start is None else start)
 
@@ -53,6 +56,10 @@ class RuleController:
         """Set Φ by the rule."""
         self._phi = self._fitted(self._rule(self._phi, observation))
         return {}
+
+    def inherit(self, parents: Tensor) -> None:
+        """Each child takes over the Φ of the child whose index ``parents`` [n] gives."""
+        self._phi = self._phi[parents]
 
     def state_dict(self) -> dict[str, Any]:
         """The current Φ, and the random stream."""

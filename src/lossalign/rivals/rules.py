@@ -1,10 +1,11 @@
-"""Rivals that observe the children and do not learn: the proportional rule, and the paper's two matrices."""
+"""Rivals that observe the children and do not learn: rules on offsets, and the paper's two matrices."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from lossalign.control import Rule, clipped_scores, needed_by, rule_move
 from lossalign.core import Observation, ParameterSpec
 from lossalign.rivals.rule import RuleController
 
@@ -19,8 +20,7 @@ def proportional_move(statistics: Tensor, beta: Tensor) -> Tensor:
         >>> proportional_move(torch.tensor([[0.1, 0.3]]), torch.tensor([0.3, 0.3]))
         tensor([[ 0.3000, -0.3000]])
     """
-    z = (statistics - statistics.mean(1, keepdim=True)) / statistics.std(1, keepdim=True, correction=0).clamp(min=1e-6)
-    return -beta * z.clamp(-1, 1)
+    return -beta * clipped_scores(statistics, alike=1e-6)
 
 
 def proportional_rule(spec: ParameterSpec, children: int) -> RuleController:
@@ -33,6 +33,32 @@ def proportional_rule(spec: ParameterSpec, children: int) -> RuleController:
         return phi
 
     return RuleController(spec, children, rule)
+
+
+def confusion_rule(spec: ParameterSpec, children: int) -> RuleController:
+    """Offsets follow what the metric would gain without the errors out of, and into, each class (``confusion_move``).
+
+    It is given the metric alone, as the two sensitivities of each class, and works for any metric that has them.
+    """
+    return _following("confusion-rule", spec, children)
+
+
+def metric_gradient(spec: ParameterSpec, children: int) -> RuleController:
+    """Offsets follow the metric's gradient on soft predictions (``gradient_move``, ``metrics.class_gradient``)."""
+    return _following("metric-gradient", spec, children)
+
+
+def _following(rule: Rule, spec: ParameterSpec, children: int) -> RuleController:
+    """Offsets follow a rule; other groups of Φ stay at their start."""
+    offsets = spec.select(["offsets"])
+    beta = spec.beta[offsets]
+
+    def moved(phi: Tensor, observation: Observation) -> Tensor:
+        phi = phi.clone()
+        phi[:, offsets] += rule_move(rule, observation, offsets, beta)
+        return phi
+
+    return RuleController(spec, children, moved, wants=[needed_by(rule)])
 
 
 def random_matrix(spec: ParameterSpec, children: int, generator: torch.Generator, noise: float = 0.1) -> RuleController:

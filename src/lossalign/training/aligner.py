@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lossalign.control import Policy, Preset, default, discounted_metric, evaluation_points
-from lossalign.core import InputError, Ranks, check_same, fingerprint, generator
+from lossalign.core import InputError, Ranks, check_same, fingerprint, generator, wants
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import PipelineMetric, as_metric, error
 from lossalign.training.averaging import WeightAverage
@@ -136,6 +136,8 @@ class Aligner(nn.Module):
             provenance={"metric": self.metric.name, "every": every, "total_steps": total_steps, "seed": seed},
         )
         self._driver = Driver(made, loss.spec)
+        self._sensitivity = self.preset.sensitivity or wants(made, "sensitivity")
+        self._gradient = [0] if wants(made, "gradient") else []
         self.register_buffer("phi", self._driver.phi.clone())
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
         self._average = WeightAverage(self.preset.weight_average, every)
@@ -256,9 +258,7 @@ class Aligner(nn.Module):
         """Let the controller move Φ; the reward of its last move."""
         ranks, metric = Ranks.current(), None if isinstance(self.metric, PipelineMetric) else self.metric
         cost = (
-            None
-            if metric is None or not self.preset.sensitivity
-            else sensitivity_cost(self.loss, metric, outputs, targets)
+            None if metric is None or not self._sensitivity else sensitivity_cost(self.loss, metric, outputs, targets)
         )
         if cost is not None:
             self._once.say("sensitivity", cost)
@@ -273,7 +273,8 @@ class Aligner(nn.Module):
                     errors,
                     progress=min(1.0, self._at.iteration / self.total_steps),
                     device=self._driver.phi.device if ranks.count == 1 else "cpu",
-                    sensitivity=self.preset.sensitivity,
+                    sensitivity=self._sensitivity,
+                    gradient=self._gradient,
                 )
             )
             reward = self._driver.move(observation)

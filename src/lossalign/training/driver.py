@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -162,13 +162,7 @@ class Driver:
 
     def move(self, observation: Observation) -> float | None:
         """Move Φ; the reward of the move before, if there is one."""
-        here = self.phi.device
-        observation = replace(
-            observation,
-            statistics=observation.statistics.to(here),
-            sensitivity=observation.sensitivity.to(here),
-        )
-        reward = self.controller.move(observation).get("reward")
+        reward = self.controller.move(observation.to(self.phi.device)).get("reward")
         self._spec.check(self.phi)
         return None if reward is None or bool(reward.isnan().any()) else float(reward)
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lossalign.children import Children, Weights
 from lossalign.control import Preset, discounted_metric, evaluation_points
-from lossalign.core import InputError, Observation
+from lossalign.core import InputError, Observation, wants
+from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, error
 from lossalign.training.notices import Once
 from lossalign.training.observe import (
@@ -192,38 +193,44 @@ class Population:
         """One move of every controller, after what it sees of the validation outputs [N, V, …]; what they log."""
         progress, number, logs = (self.step_count + 1) / self.steps, 0, list[tuple[Owner, dict[str, Tensor]]]()
         for part in self.parts.values():
-            watching = [owner.rows for owner in part.owners if owner.watches]
-            seen = self._observe(part, torch.cat(watching), outputs, errors, progress) if watching else None
+            watching = [owner for owner in part.owners if owner.watches]
+            seen = self._observe(part.loss, watching, outputs, errors, progress) if watching else None
             self.clock.lap("observe")
             at = 0
             for owner in part.owners:
                 look = owner.look_at_errors(errors, part.loss.num_statistics, progress)
                 if owner.watches:
                     assert seen is not None
-                    look = owner.look(seen, at + torch.arange(len(owner.rows)))
+                    look = seen.of(at + torch.arange(len(owner.rows))).to(owner.controller.phi.device)
                     at += len(owner.rows)
                 logs.append((owner, owner.controller.move(look)))
                 self.clock.lap(number)
                 number += 1
         return self._merged(logs)
 
-    def _observe(self, part: Part, rows: Tensor, outputs: Tensor, errors: Tensor, progress: float) -> Observation:
-        """What can be seen of some children of a part."""
+    def _observe(
+        self, loss: AdaptiveLoss, owners: Sequence[Owner], outputs: Tensor, errors: Tensor, progress: float
+    ) -> Observation:
+        """What the controllers of a loss see of their children, owner after owner."""
+        rows = torch.cat([owner.rows for owner in owners])
         here = rows.to(outputs.device)
         outputs, targets = outputs[here], self._validation_targets[here]
-        if self.step_count == 0 and self._preset.sensitivity:
-            cost = sensitivity_cost(part.loss, self._metric, outputs, targets)
+        sensitivity = self._preset.sensitivity or any(wants(owner.controller, "sensitivity") for owner in owners)
+        wanted = torch.cat([torch.full((len(owner.rows),), wants(owner.controller, "gradient")) for owner in owners])
+        if self.step_count == 0 and sensitivity:
+            cost = sensitivity_cost(loss, self._metric, outputs, targets)
             if cost is not None:
                 Once().say("sensitivity", cost)
         return observe(
-            part.loss,
+            loss,
             self._metric,
             outputs,
             targets,
             errors[rows],
             progress=progress,
             device=self._device,
-            sensitivity=self._preset.sensitivity,
+            sensitivity=sensitivity,
+            gradient=wanted.nonzero().flatten().tolist(),
         )
 
     def _merged(self, logs: list[tuple[Owner, dict[str, Tensor]]]) -> dict[str, Tensor]:

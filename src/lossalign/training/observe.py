@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,15 @@ from torch import Tensor
 
 from lossalign.core import InputError, NonFiniteError, Observation
 from lossalign.losses import AdaptiveLoss, EmbeddingLoss
-from lossalign.metrics import Metric, class_sensitivity, error, over_children, score_children
+from lossalign.metrics import (
+    ConfusionMetric,
+    Metric,
+    class_gradient,
+    class_sensitivity,
+    error,
+    over_children,
+    score_children,
+)
 
 Finite = Literal["training loss", "outputs", "metric"]
 
@@ -95,6 +104,7 @@ def observe(
     progress: float,
     device: torch.device | str = "cpu",
     sensitivity: bool = True,
+    gradient: Sequence[int] = (),
 ) -> Observation:
     """What controllers see of N children when a step ends.
 
@@ -107,22 +117,40 @@ def observe(
         progress: t over the number of steps.
         device: where statistics and sensitivity are wanted; they are computed where the outputs are.
         sensitivity: whether the sensitivity is wanted; zeros if not, and if a sample has several labels.
+        gradient: the children for which the gradient is wanted; it is 0 for the others, and None if nobody wants it.
     """
     vectorised = getattr(loss, "vectorised", True)
     statistics = over_children(loss.statistics, vectorised, outputs, targets).float()
     gains = torch.zeros(*statistics.shape[:2], 2, device=outputs.device)
-    if sensitivity and metric is not None and _has_sensitivity(loss, outputs, targets):
-        per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
-        classes = loss.classes.to(outputs.device)
-        about = classes.clamp(min=0)
-        gains = (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
+    slopes = torch.zeros(statistics.shape[:2], device=outputs.device) if gradient else None
+    if metric is not None and _has_sensitivity(loss, outputs, targets):
+        if sensitivity:
+            per_class = over_children(lambda o, t: class_sensitivity(metric, o, t), metric.vectorised, outputs, targets)
+            gains = _of_parameters(loss, per_class)
+        if slopes is not None:
+            rows = torch.tensor(gradient, device=outputs.device)
+            slopes[rows] = _of_parameters(loss, _gradients(metric, outputs[rows], targets[rows])[..., None])[..., 0]
     return Observation(
         error=errors,
         statistics=statistics.to(device),
         sensitivity=gains.to(device),
         progress=progress,
         tie_breaker=None if metric is None else _tie_breaker(metric, outputs, targets),
+        gradient=None if slopes is None else slopes.to(device),
     )
+
+
+def _of_parameters(loss: AdaptiveLoss, per_class: Tensor) -> Tensor:
+    """Values of classes [N, C, …] as those of parameters [N, P, …]: the mean of its two classes, 0 if it has none."""
+    classes = loss.classes.to(per_class.device)
+    about = classes.clamp(min=0)
+    return (per_class[:, about[:, 0]] + per_class[:, about[:, 1]]) / 2 * (classes[:, :1] >= 0)
+
+
+def _gradients(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
+    """``class_gradient`` of every child [N, C]; children of a metric that has to be scored again come one by one."""
+    together = isinstance(metric, ConfusionMetric)
+    return over_children(lambda o, t: class_gradient(metric, o, t), together, outputs, targets)
 
 
 def _has_sensitivity(loss: AdaptiveLoss, outputs: Tensor, targets: Tensor) -> bool:

@@ -26,18 +26,6 @@ class Owner:
     rows: Tensor
     watches: bool = True
 
-    def look(self, observation: Observation, at: Tensor) -> Observation:
-        """What the controller sees of ``observation``, whose rows ``at`` are its children."""
-        here = self.controller.phi.device
-        there = at.to(observation.statistics.device)
-        return Observation(
-            error=observation.error[at],
-            statistics=observation.statistics[there].to(here),
-            sensitivity=observation.sensitivity[there].to(here),
-            progress=observation.progress,
-            tie_breaker=None if observation.tie_breaker is None else observation.tie_breaker[at],
-        )
-
     def look_at_errors(self, errors: Tensor, statistics: int, progress: float) -> Observation:
         """What a controller sees that does not watch: the errors [N] and the time."""
         phi = self.controller.phi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ METHODS: Registry[Method] = Registry(
     renamed={"post-hoc-reward": "post-hoc-validation"},
 )
 
-AND_VALIDATION = "+val"
-"""Suffix of a method that trains on the validation split too."""
+AND_VALIDATION, SURVIVAL = "+val", "+survival"
+"""Suffixes: the method trains on the validation split too; its children inherit as under ALA."""
 
 DEFERRED_UNTIL = 0.8
 """Deferred re-weighting starts at this fraction of the run (Cao et al., NeurIPS 2019: epoch 160 of 200)."""
@@ -75,16 +76,24 @@ _trained(
     groups=("offsets",),
 )
 _trained(
-    ALA, "a policy moves Φ and learns from the reward (the paper's method)", trained.learning, "learner", watches=True
+    ALA,
+    "a policy moves Φ and learns from the reward (the paper's method)",
+    trained.learning,
+    "learner",
+    watches=True,
+    heritable=False,
 )
 _trained(
     "random-walk",
     "the moves of ALA, never learning, no inheritance",
     trained.random_walk,
     watches=True,
+    heritable=False,
     random=True,
 )
-_trained("evolution", "the moves and inheritance of ALA, never learning", trained.evolution, watches=True)
+_trained(
+    "evolution", "the moves and inheritance of ALA, never learning", trained.evolution, watches=True, heritable=False
+)
 for _name, _summary, _group, _values, _since in (
     ("inverse-frequency", "class weights 1 / n_c", "weights", rivals.inverse_frequency, 0.0),
     ("class-balanced", "class weights by effective number (Cui et al. 2019)", "weights", rivals.effective_number, 0.0),
@@ -127,6 +136,22 @@ _trained(
     groups=("offsets",),
     watches=True,
 )
+_trained(
+    "confusion-rule",
+    "offsets follow what the metric would gain without a class's errors, no learning",
+    trained.confusion_rule,
+    loss="aligned",
+    groups=("offsets",),
+    watches=True,
+)
+_trained(
+    "metric-gradient",
+    "offsets follow the metric's gradient on soft predictions, no learning",
+    trained.metric_gradient,
+    loss="aligned",
+    groups=("offsets",),
+    watches=True,
+)
 _trained("pairwise", "half cross-entropy, half pairwise ranking loss", trained.fixed, loss="pairwise", groups=("mix",))
 _trained(
     "smooth-ap",
@@ -136,9 +161,19 @@ _trained(
     groups=("mix",),
 )
 _trained(
-    "population-based", "population-based training of Φ (Jaderberg et al. 2017)", trained.population_based, watches=True
+    "population-based",
+    "population-based training of Φ (Jaderberg et al. 2017)",
+    trained.population_based,
+    watches=True,
+    heritable=False,
 )
-_trained("survival", "children inherit weights as under ALA, Φ at its start", trained.survival, watches=True)
+_trained(
+    "survival",
+    "fixed+survival under its earlier name, with other random draws",
+    trained.survival,
+    watches=True,
+    heritable=False,
+)
 _trained("random-matrix", "the paper's control: identity with noise", trained.random_matrix, **_MATRIX)
 _trained(
     "confusion-matrix", "the paper's control: Φ from the confusion", trained.confusion_matrix, watches=True, **_MATRIX
@@ -215,17 +250,20 @@ def parse_method(text: str) -> MethodSpec:
         (('groups', ('weights', 'offsets')), ('horizon', 1))
         >>> parse_method("logit-adjustment+val").and_validation
         True
+        >>> parse_method("logit-adjustment+survival").trained.name
+        'logit-adjustment+survival'
         >>> parse_method("pml-multi-similarity").trained.loss
         'pml-multi-similarity'
     """
     name, options = _parts(text)
-    plain = name.removesuffix(AND_VALIDATION)
+    plain, suffixes = _suffixes(text, name)
     method = _find(plain)
     own = {key: parse_value(f"method {text!r}: {key}", options.pop(key), _OWN[key]) for key in _OWN if key in options}
     if own.get("children", 1) < 1:
         raise InputError(f"method {text!r}: children={own['children']}: train at least 1.")
     watches = isinstance(method, TrainedMethod) and method.watches
-    if name != plain and (watches or isinstance(method, DerivedMethod)):
+    and_validation = AND_VALIDATION in suffixes
+    if and_validation and (watches or isinstance(method, DerivedMethod)):
         raise InputError(
             f"method {text!r}: {plain} reads the validation split or is not trained; leave out {AND_VALIDATION}."
         )
@@ -233,12 +271,43 @@ def parse_method(text: str) -> MethodSpec:
         raise InputError(f"method {text!r}: {plain} is derived from other methods and takes no options.")
     return MethodSpec(
         text=text,
-        method=method,
-        and_validation=name != plain or (isinstance(method, TrainedMethod) and method.refits),
+        method=_surviving(text, method) if SURVIVAL in suffixes else method,
+        and_validation=and_validation or (isinstance(method, TrainedMethod) and method.refits),
         options=tuple((key, _option(text, key, value)) for key, value in options.items()),
         policy=own.get("policy"),
         freeze=own.get("freeze"),
         children=own.get("children", getattr(method, "children", None)),
+    )
+
+
+def _suffixes(text: str, name: str) -> tuple[str, list[str]]:
+    """The name without its suffixes, and these.
+
+    Example:
+        >>> _suffixes("fixed+survival+val", "fixed+survival+val")
+        ('fixed', ['+val', '+survival'])
+    """
+    found: list[str] = []
+    while suffix := next((suffix for suffix in (AND_VALIDATION, SURVIVAL) if name.endswith(suffix)), None):
+        if suffix in found:
+            raise InputError(f"method {text!r}: {suffix} is given twice; leave one out.")
+        name, found = name.removesuffix(suffix), [*found, suffix]
+    return name, found
+
+
+def _surviving(text: str, method: Method) -> TrainedMethod:
+    """The method with the inheritance of ALA."""
+    if not isinstance(method, TrainedMethod) or method.refits or not method.heritable:
+        raise InputError(
+            f"method {text!r}: {method.name} inherits by itself or trains no children of its own; leave out {SURVIVAL}."
+        )
+    return replace(
+        method,
+        name=method.name + SURVIVAL,
+        role="rival",
+        controller=trained.surviving(method.controller),
+        watches=True,
+        heritable=False,
     )
 
 

@@ -134,6 +134,8 @@ class TrainedMethod(Method):
         groups: parameter groups it needs; None for those the preset moves.
         model: suffix of the network's name, e.g. ``"+cosine"``.
         watches: whether its controller uses the validation split.
+        heritable: whether children can take over each other's Φ, so that ``+survival`` can be added; policies and
+            searches inherit in ways of their own.
         refits: whether it trains after the methods ``after``, on the validation split too, with the Φ they learned.
         children: its number of children, if not that of the run.
         random: whether its moves are random, so that the R² of reward on them says how much there is to learn.
@@ -144,6 +146,7 @@ class TrainedMethod(Method):
     groups: tuple[str, ...] | None = None
     model: str = ""
     watches: bool = False
+    heritable: bool = True
     refits: bool = False
     children: int | None = None
     random: bool = False
@@ -164,7 +167,7 @@ class DerivedMethod(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec:
-    """A method as a user asked for it: ``NAME``, ``NAME+val`` or ``NAME:option=value,…``.
+    """A method as a user asked for it: ``NAME``, ``NAME+survival``, ``NAME+val`` or ``NAME:option=value,…``.
 
     Args:
         text: as it was written; its name in tables.

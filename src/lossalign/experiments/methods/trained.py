@@ -15,6 +15,9 @@ from lossalign.experiments.methods.derived import costs_of
 from lossalign.experiments.methods.spec import Setting
 from lossalign.training import own_controller, statistics_name
 
+EVERY = 10
+"""Steps between two comparisons of methods that inherit, under a preset that has no inheritance."""
+
 
 def _given(setting: Setting) -> Policy | None:
     """The initial policy; None for a fresh one."""
@@ -96,16 +99,42 @@ def survival(setting: Setting) -> Controller:
         children=setting.children,
         groups=preset.groups,
         generator=setting.generator("survival"),
-        times=max(1, setting.steps // (preset.inherit_every or 10)),
+        times=max(1, setting.steps // (preset.inherit_every or EVERY)),
         share=preset.inherit_share,
         far=0,
         tie_breaker=preset.tie_breaker,
     )
 
 
+def surviving(controller: Callable[[Setting], Controller]) -> Callable[[Setting], Controller]:
+    """The same controller with the inheritance of ALA, as often and for as many children as the preset says."""
+
+    def made(setting: Setting) -> Controller:
+        preset = setting.preset
+        return rivals.Surviving(
+            controller(setting),
+            every=preset.inherit_every or EVERY,
+            share=preset.inherit_share,
+            generator=setting.generator("inheritance"),
+            tie_breaker=preset.tie_breaker,
+        )
+
+    return made
+
+
 def proportional_rule(setting: Setting) -> Controller:
     """Offsets follow the per-class validation loss."""
     return rivals.proportional_rule(setting.spec, children=setting.children)
+
+
+def confusion_rule(setting: Setting) -> Controller:
+    """Offsets follow the metric's gain without the errors out of, and into, each class."""
+    return rivals.confusion_rule(setting.spec, setting.children)
+
+
+def metric_gradient(setting: Setting) -> Controller:
+    """Offsets follow the metric's gradient on soft predictions."""
+    return rivals.metric_gradient(setting.spec, setting.children)
 
 
 def random_matrix(setting: Setting) -> Controller:
