@@ -31,7 +31,7 @@ def not_kept(estimator: Any) -> dict[str, str]:
 
 
 @parametrize_with_checks(
-    [DecisionClassifier(), DecisionClassifier(GaussianNB(), MacroF1(), cv=2)], expected_failed_checks=not_kept
+    [DecisionClassifier(), DecisionClassifier(GaussianNB(), "macro-f1", cv=2)], expected_failed_checks=not_kept
 )
 def test_it_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
