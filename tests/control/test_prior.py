@@ -108,8 +108,7 @@ def test_what_is_learned_is_the_residual() -> None:
     controller = make(20, learn=True, entropy_bonus=0.0)
     for t in range(12):
         controller.move(look(t, 20))
-    drawn = controller._replay.sample(64, controller._generators)
-    assert drawn is not None
+    (drawn,) = controller._replay.sample(64, controller._generators)
     states = drawn.states.flatten(0, 2)
     (policy,) = controller.policies
     chances = PolicyStack([policy]).log_probabilities(states[None, None])[0, 0]

@@ -63,6 +63,7 @@ class Problem:
 
     def aligner(self, every: int = 3, total_steps: int = 60, **options: Any) -> la.Aligner:
         fresh: dict[str, Any] = {"loss": la.AlignedLoss(3), "metric": la.metrics.BalancedError(), "controller": "fresh"}
+        fresh["split_validation"] = False
         given: dict[str, Any] = {**fresh, **options}
         loader: Iterable[Any] = given.pop("val_loader", self.val_loader)
         return la.Aligner(given.pop("loss"), given.pop("metric"), loader, total_steps, every=every, **given)

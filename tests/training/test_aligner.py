@@ -358,15 +358,15 @@ def test_a_policy_that_does_not_learn_stays_as_it_is(problem: Any, tmp_path: Any
 @pytest.mark.parametrize(
     ("options", "pretrained", "learns"),
     [
-        ({}, True, False),
-        ({"learn": True}, True, True),
+        ({"controller": "pretrained"}, True, False),
+        ({"controller": "pretrained", "learn": True}, True, True),
         ({"controller": "fresh"}, False, True),
+        ({"learn": True}, False, True),
         ({"loss": la.AlignedLoss(3, groups=("weights",))}, False, True),
         ({"loss": la.AlignedLoss(3, groups=("offsets", "pairs"))}, False, True),
-        ({"preset": la.default(sensitivity=False)}, False, True),
     ],
 )
-def test_one_model_uses_the_policy_that_comes_with_lossalign_where_it_fits(
+def test_a_policy_moves_phi_where_one_is_asked_for_or_no_rule_fits(
     options: dict[str, Any], pretrained: bool, learns: bool, problem: Any
 ) -> None:
     aligner = problem.aligner(every=1, **{"controller": "auto", **options})

@@ -138,10 +138,16 @@ def failing(spec: ParameterSpec, children: int, generator: torch.Generator) -> C
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"controller": 3}, "controller: it is of type int; give 'auto', 'fresh', a lossalign.Policy"),
+        (
+            {"controller": 3},
+            "controller: it is of type int; give 'auto', 'confusion-rule', 'metric-gradient', 'pretrained', 'fresh', a lossalign.Policy",
+        ),
         ({"controller": "own_controllers:nothing"}, "controller: it is of type int; give 'auto'"),
         ({"controller": "own_controllers:missing"}, "module 'own_controllers' has no 'missing'"),
-        ({"controller": "automatic"}, "controller='automatic': give 'auto', 'fresh', a lossalign.Policy"),
+        (
+            {"controller": "automatic"},
+            "controller='automatic': give 'auto', 'confusion-rule', ",
+        ),
         ({"controller": failing}, r"calling it with \(spec, children, generator\) failed: ZeroDivisionError: no"),
         ({"controller": Wide}, r"its phi has shape \(1, 7\); give \[children, parameters\] = \(1, 3\)"),
         ({"controller": Old}, "controller: a Old has no move; step is now called move; give it all of a lossalign"),
@@ -192,7 +198,7 @@ def test_a_subclass_with_the_same_statistics_uses_the_same_policy(problem: Any) 
     class Mine(la.AlignedLoss):
         pass
 
-    mine = problem.aligner(loss=Mine(3), controller="auto").policy.state_dict()
+    mine = problem.aligner(loss=Mine(3), controller="pretrained").policy.state_dict()
     assert all(torch.equal(tensor, mine[name]) for name, tensor in la.Policy.pretrained().state_dict().items())
 
 

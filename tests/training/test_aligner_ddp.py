@@ -31,7 +31,9 @@ def network():
 
 def aligner(loader, **options):
     metric = options.pop("metric", la.metrics.BalancedError())
-    return la.Aligner(la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, controller="fresh", **options)
+    return la.Aligner(
+        la.AlignedLoss(3), metric, loader, 3 * STEPS, every=3, controller="fresh", split_validation=False, **options
+    )
 
 
 def trained(aligner, model, seed=0):

@@ -38,7 +38,7 @@ def pairs(*sizes: int) -> list[tuple[Tensor, Tensor]]:
         ({"controller": "statistics"}, "policy: it was learned on states with"),
         (
             {"controller": "policy.safetensors"},
-            "controller='policy.safetensors': give 'auto', 'fresh', a lossalign.Policy",
+            "controller='policy.safetensors': give 'auto', 'confusion-rule', ",
         ),
     ],
 )

@@ -54,7 +54,9 @@ def test_the_pretrained_policy_was_learned_on_a_name_that_a_loss_has() -> None:
 
 def driver(learn: bool | None = None) -> Driver:
     loss = la.AlignedLoss(3)
-    made = make_controller("fresh", loss, la.default(), learn=learn, generator=generator(0, "x"), provenance={})
+    made = make_controller(
+        "fresh", loss, la.default(), follows=False, learn=learn, generator=generator(0, "x"), provenance={}
+    )
     return Driver(made, loss.spec)
 
 

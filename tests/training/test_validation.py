@@ -25,7 +25,7 @@ def batches(size: int = 2) -> list[tuple[Tensor, Tensor]]:
 
 def made(loader: Any, metric: Any = None) -> Validation:
     metric = metric or BalancedError()
-    return Validation(loader, forward_pair, AlignedLoss(3), metric, sharded=False, once=Once())
+    return Validation(loader, forward_pair, AlignedLoss(3), metric, sharded=False, split=False, once=Once())
 
 
 def test_the_whole_set_is_read_in_the_loaders_order_whatever_the_batches() -> None:

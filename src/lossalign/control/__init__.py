@@ -4,6 +4,7 @@ from lossalign.control.controller import LARGE, LearningController
 from lossalign.control.policy import Policy, PolicyAbout
 from lossalign.control.presets import PRESETS, RENAMED_OPTIONS, Preset, default, paper, preset_named
 from lossalign.control.reward import discounted_metric, evaluation_points, sign_reward
+from lossalign.control.rule_controller import RuleController, following
 from lossalign.control.rules import RULES, Rule, clipped_scores, confusion_move, gradient_move, needed_by, rule_move
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "PolicyAbout",
     "Preset",
     "Rule",
+    "RuleController",
     "clipped_scores",
     "confusion_move",
     "default",
     "discounted_metric",
     "evaluation_points",
+    "following",
     "gradient_move",
     "needed_by",
     "paper",

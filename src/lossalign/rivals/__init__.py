@@ -2,7 +2,6 @@
 
 from lossalign.rivals.population_based import PopulationBasedController
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
-from lossalign.rivals.rule import RuleController
 from lossalign.rivals.rules import (
     confusion_matrix,
     confusion_rule,
@@ -25,7 +24,6 @@ __all__ = [
     "Heritable",
     "PopulationBasedController",
     "ReplayedController",
-    "RuleController",
     "Schedule",
     "Surviving",
     "confusion_matrix",

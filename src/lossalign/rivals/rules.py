@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lossalign.control import Rule, clipped_scores, needed_by, rule_move
+from lossalign.control import RuleController, clipped_scores, following
 from lossalign.core import Observation, ParameterSpec
-from lossalign.rivals.rule import RuleController
 
 
 def proportional_move(statistics: Tensor, beta: Tensor) -> Tensor:
@@ -40,25 +39,12 @@ def confusion_rule(spec: ParameterSpec, children: int) -> RuleController:
 
     It is given the metric alone, as the two sensitivities of each class, and works for any metric that has them.
     """
-    return _following("confusion-rule", spec, children)
+    return following("confusion-rule", spec, children)
 
 
 def metric_gradient(spec: ParameterSpec, children: int) -> RuleController:
     """Offsets follow the metric's gradient on soft predictions (``gradient_move``, ``metrics.class_gradient``)."""
-    return _following("metric-gradient", spec, children)
-
-
-def _following(rule: Rule, spec: ParameterSpec, children: int) -> RuleController:
-    """Offsets follow a rule; other groups of Φ stay at their start."""
-    offsets = spec.select(["offsets"])
-    beta = spec.beta[offsets]
-
-    def moved(phi: Tensor, observation: Observation) -> Tensor:
-        phi = phi.clone()
-        phi[:, offsets] += rule_move(rule, observation, offsets, beta)
-        return phi
-
-    return RuleController(spec, children, moved, wants=[needed_by(rule)])
+    return following("metric-gradient", spec, children)
 
 
 def random_matrix(spec: ParameterSpec, children: int, generator: torch.Generator, noise: float = 0.1) -> RuleController:

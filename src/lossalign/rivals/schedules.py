@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lossalign.control import RuleController
 from lossalign.core import ParameterSpec
-from lossalign.rivals.rule import RuleController
 
 
 def inverse_frequency(counts: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from lossalign.control import Policy, Preset, default, discounted_metric, evaluation_points
 from lossalign.core import InputError, Ranks, check_same, fingerprint, generator, wants
+from lossalign.decision import Decision
 from lossalign.losses import AdaptiveLoss
-from lossalign.metrics import PipelineMetric, as_metric, error
+from lossalign.metrics import Metric, PipelineMetric, as_metric, error
 from lossalign.training.averaging import WeightAverage
 from lossalign.training.driver import Driver, Given, make_controller, on_cpu
 from lossalign.training.history import History, Move, MoveLog
 from lossalign.training.notices import Once
 from lossalign.training.observe import observe, sensitivity_cost
+from lossalign.training.start import start_of
 from lossalign.training.use import (
     STATE_VERSION,
     check_batch,
@@ -29,7 +31,14 @@ from lossalign.training.use import (
     refuse_renamed,
 )
 from lossalign.training.validation import Forward, Validation, forward_pair
-from lossalign.training.weights import WatchedModel, Weights, check_same_weights, evaluating, weights_of
+from lossalign.training.weights import (
+    WatchedModel,
+    Weights,
+    check_model,
+    check_same_weights,
+    evaluating,
+    weights_of,
+)
 
 _FORGOTTEN = 1000
 """Losses without a step that are never too many: one step may accumulate the gradients of hundreds of batches."""
@@ -70,12 +79,20 @@ class Aligner(nn.Module):
         every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
         preset: the controller's options, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
             used: all groups of the loss you give are moved.
-        controller: who moves Φ. ``"auto"``: the policy that comes with lossalign if it fits the loss (``AlignedLoss``
-            with offsets alone) and the preset, else a fresh one. ``"fresh"``: a policy that knows nothing; one model
-            alone teaches it little, see docs/results/one-model.md. A ``Policy`` to start from, e.g.
+        controller: who moves Φ. ``"auto"``: for a loss with offsets alone, such as ``AlignedLoss``, the rule
+            ``"metric-gradient"``: offsets follow the gradient of the metric on soft predictions, and nothing is
+            learned; else ``"fresh"``, a policy that knows nothing; one model alone teaches it little.
+            ``"confusion-rule"``: offsets follow what the metric would gain without the errors of each class.
+            ``"pretrained"``: the policy that comes with lossalign. A ``Policy`` to start from, e.g.
             ``Policy.load("policy.safetensors")`` of a run with many children. A function
             ``(spec, children, generator) -> Controller``, for a rival or a controller of your own; or the
-            ``"module:attribute"`` of a policy or such a function.
+            ``"module:attribute"`` of a policy or such a function. See docs/results/one-model.md.
+        class_counts: training examples of each class [C]. With a rule, the offsets move to logit adjustment, log π, at
+            the first measurement, if the metric is better for it there. None: the labels of the first K iterations are
+            counted.
+        split_validation: whether one half of the validation samples (every second of each class) moves Φ, and the other
+            picks the best weights and gives the metric that is reported. Where a class has fewer than 4 samples, or a
+            sample several labels, all samples do both.
         learn: whether the policy learns; None: if it is fresh or was given, while the one that comes with lossalign
             is used as it is.
         higher_is_better: the metric's direction, if it does not say so itself.
@@ -115,6 +132,8 @@ class Aligner(nn.Module):
         every: int | None = None,
         preset: Preset | None = None,
         controller: Given = "auto",
+        class_counts: Sequence[int] | Tensor | None = None,
+        split_validation: bool = True,
         learn: bool | None = None,
         higher_is_better: bool | None = None,
         forward: Forward = forward_pair,
@@ -127,10 +146,18 @@ class Aligner(nn.Module):
         every = checked_every(loss, total_steps, every)
         self.loss, self.metric = loss, as_metric(metric, higher_is_better)
         self.every, self.total_steps, self.preset = every, total_steps, default() if preset is None else preset
+        self._once, self._log = Once(), MoveLog(loss.spec.size)
+        self._validation = Validation(
+            val_loader, forward, loss, self.metric, sharded=val_sharded, split=split_validation, once=self._once
+        )
+        self._validation.check()
         made = make_controller(
             controller,
             loss,
             self.preset,
+            follows=[*loss.spec.slices] == ["offsets"]
+            and not isinstance(self.metric, PipelineMetric)
+            and self._validation.single_label,
             learn=learn,
             generator=generator(seed, "aligner"),
             provenance={"metric": self.metric.name, "every": every, "total_steps": total_steps, "seed": seed},
@@ -141,14 +168,12 @@ class Aligner(nn.Module):
         self.register_buffer("phi", self._driver.phi.clone())
         self._points = evaluation_points(self.preset.evaluation, every, self.preset.evaluations)
         self._average = WeightAverage(self.preset.weight_average, every)
-        self._once, self._log = Once(), MoveLog(loss.spec.size)
+        self._start = start_of(loss, made, class_counts)
         self._at, self._best_error = Position(), float("inf")
         self._values: list[Tensor] = []
         self._best: Weights | None = None
         self._held_as: str | None = None
         self._watched: WatchedModel | None = None
-        self._validation = Validation(val_loader, forward, loss, self.metric, sharded=val_sharded, once=self._once)
-        self._validation.check()
 
     @property
     def history(self) -> History:
@@ -168,6 +193,8 @@ class Aligner(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch under today's Φ, a scalar."""
         self._check_batch(outputs, targets)
+        if self._start is not None and torch.is_grad_enabled():
+            self._start.count(targets)
         if self.phi.device != outputs.device:
             self.to(outputs.device)
         mean: Tensor = self.loss(outputs, targets, self.phi).mean()
@@ -211,6 +238,28 @@ class Aligner(nn.Module):
         best: dict[str, Any] = {name: tensor.clone() for name, tensor in self._best.items()}
         return best if self._held_as is None else {**best, **self.state_dict(prefix=self._held_as)}
 
+    def decision(self, model: nn.Module | None = None) -> Decision:
+        """How to decide for the metric with ``best_state_dict()``, fitted on all validation samples.
+
+        Args:
+            model: a model to decide with instead, with the weights that it has; needed after a run was resumed, until
+                ``step`` has seen the model again.
+        """
+        metric = self.metric
+        if not isinstance(metric, Metric):
+            raise InputError("decision: the metric is of a whole pipeline (model, loader), which has no outputs.")
+        watched = self._watched
+        if model is None and (self._best is None or watched is None):
+            raise InputError(
+                "decision: there are no best weights yet, or the model is not known since the run was resumed; call it "
+                "after training, or give the model."
+            )
+        given = check_model(model) if model is not None else watched.plain  # type: ignore[union-attr]
+        weights = None if model is not None else self._best
+        with self._apart(), torch.no_grad(), evaluating(given, weights, without=self._held_as):
+            outputs, targets = self._validation.whole(given, self._number)
+        return Decision.fit(outputs[0].float().cpu(), targets[0].cpu(), metric)
+
     def extra_repr(self) -> str:
         """Loss, metric, K, how far the run is, and the best metric so far."""
         best = "none yet" if self.best_metric is None else f"{self.best_metric:.4g}"
@@ -225,8 +274,10 @@ class Aligner(nn.Module):
         with evaluating(model, weights, without=self._held_as):
             if isinstance(self.metric, PipelineMetric):
                 return self._validation.pipeline_error(model, self._number)
-            read = self._validation.batch if self.preset.evaluation == "minibatch" else self._validation.whole
-            return self._validation.error(*read(model, self._number), self._number)
+            if self.preset.evaluation == "minibatch":
+                return self._validation.error(*self._validation.batch(model, self._number), self._number)
+            whole = self._validation.moving(*self._validation.whole(model, self._number))
+            return self._validation.error(*whole, self._number)
 
     def _finish(self, model: nn.Module) -> Move:
         """The last measurement of a step, whose outputs give the statistics too; then Φ moves."""
@@ -234,15 +285,15 @@ class Aligner(nn.Module):
         with evaluating(model, weights, without=self._held_as):
             outputs, targets = self._validation.whole(model, self._number)
             if isinstance(self.metric, PipelineMetric):
-                now = self._validation.pipeline_error(model, self._number)
+                now = kept = self._validation.pipeline_error(model, self._number)
             else:
-                now = self._validation.error(outputs, targets, self._number)
+                now, kept = self._validation.errors(outputs, targets, self._number)
         errors = discounted_metric(torch.stack([*self._values, now]), self.preset.gamma, self._points)
         self._values = []
-        self._keep_best(model, weights, float(now))
+        self._keep_best(model, weights, float(kept))
         before = self._driver.phi.cpu().clone()
-        reward = self._move(outputs, targets, errors)
-        metric = self._own_direction(float(now))
+        reward = self._move(*self._validation.moving(outputs, targets), errors)
+        metric = self._own_direction(float(kept))
         self._log.add(iteration=self._at.iteration, metric=metric, phi=before, reward=reward)
         phi = {name: before[where] for name, where in self.loss.spec.slices.items()}
         return Move(step=self._number, iteration=self._at.iteration, metric=metric, phi=phi, reward=reward)
@@ -256,6 +307,8 @@ class Aligner(nn.Module):
 
     def _move(self, outputs: Tensor, targets: Tensor, errors: Tensor) -> float | None:
         """Let the controller move Φ; the reward of its last move."""
+        if self._begins_adjusted(outputs, targets):
+            return None
         ranks, metric = Ranks.current(), None if isinstance(self.metric, PipelineMetric) else self.metric
         cost = (
             None if metric is None or not self._sensitivity else sensitivity_cost(self.loss, metric, outputs, targets)
@@ -282,6 +335,17 @@ class Aligner(nn.Module):
         if ranks.count > 1:
             check_same(ranks.exchange(lambda: fingerprint(self._driver.held())), self._number)
         return reward
+
+    def _begins_adjusted(self, outputs: Tensor, targets: Tensor) -> bool:
+        """At the first move of a rule: whether its offsets go to logit adjustment, because the metric prefers that."""
+        start, self._start = self._start, None
+        if start is None or not isinstance(self.metric, Metric):
+            return False
+        phi = start.phi(self.loss.spec, self.metric, outputs[0], targets[0])
+        if phi is not None:
+            self._driver.start_at(phi)
+            self._follow()
+        return phi is not None
 
     def _follow(self) -> None:
         """``phi`` becomes the controller's Φ: another tensor, as a backward pass may still need the old one."""
@@ -388,6 +452,7 @@ class Aligner(nn.Module):
             "history": self._log.state_dict(),
             "averaged": self._average.weights,
             "kept": self._average.kept,
+            "counted": None if self._start is None else self._start.counts.cpu(),
             "best": self._best,
             "best_error": self._best_error,
             "held_as": self._held_as,
@@ -410,4 +475,8 @@ class Aligner(nn.Module):
         self._validation.drawn = state["drawn"]
         self._log.load_state_dict(state["history"])
         self._average.weights, self._average.kept, self._best = state["averaged"], state["kept"], state["best"]
+        if self._start is not None and state["counted"] is not None:
+            self._start.counts = on_cpu(state["counted"])
+        elif state["counted"] is None:
+            self._start = None
         self._values, self._held_as = on_cpu(state["values"]), state["held_as"]

@@ -9,16 +9,17 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lossalign.control import LARGE, LearningController, Policy, Preset
+from lossalign.control import LARGE, RULES, LearningController, Policy, Preset, Rule, RuleController, following
 from lossalign.core import Controller, InputError, Observation, ParameterSpec, import_plug
 from lossalign.losses import AdaptiveLoss
 
 Factory = Callable[[ParameterSpec, int, torch.Generator], Controller]
 """(parameters of the loss, number of children, random stream) → a controller of so many children."""
-Given: TypeAlias = Literal["auto", "fresh"] | str | Policy | Factory
+Given: TypeAlias = Literal["auto", "metric-gradient", "confusion-rule", "pretrained", "fresh"] | str | Policy | Factory
 
+_NAMES = ("auto", *RULES, "pretrained", "fresh")
 _CHOICES = (
-    "'auto', 'fresh', a lossalign.Policy (Policy.load reads a file), 'module:attribute', or a function "
+    f"{', '.join(map(repr, _NAMES))}, a lossalign.Policy (Policy.load reads a file), 'module:attribute', or a function "
     "(spec, children, generator) -> Controller"
 )
 
@@ -48,6 +49,7 @@ def make_controller(
     loss: AdaptiveLoss,
     preset: Preset,
     *,
+    follows: bool,
     learn: bool | None,
     generator: torch.Generator,
     provenance: Mapping[str, Any],
@@ -58,6 +60,7 @@ def make_controller(
         given: see ``Aligner``.
         loss: whose Φ it moves.
         preset: options of a learning controller.
+        follows: whether ``auto`` can be a rule that follows the metric.
         learn: whether its policy learns; None: unless it is the one that comes with lossalign.
         generator: its random stream.
         provenance: what a fresh policy says of where it was learned.
@@ -70,12 +73,13 @@ def make_controller(
         if learn is not None:
             raise InputError(f"learn={learn}: a controller of your own decides that itself; leave it out.")
         return own_controller("controller", given, loss.spec, 1, generator)
-    if isinstance(given, str) and given not in ("auto", "fresh"):
+    if isinstance(given, str) and given not in _NAMES:
         raise InputError(f"controller={given!r}: give {_CHOICES}.")
-    pretrained = None
     if given == "auto":
-        layout = preset.layout(loss.num_statistics)
-        pretrained = Policy.pretrained_for(tuple(loss.spec.slices), layout, statistics_name(loss))
+        given = "metric-gradient" if follows and learn is None else "fresh"
+    if given in RULES:
+        return _rule(given, loss, learn)
+    pretrained = Policy.pretrained() if given == "pretrained" else None
     return LearningController(
         loss.spec,
         children=1,
@@ -87,6 +91,16 @@ def make_controller(
         loss_name=statistics_name(loss),
         provenance=provenance,
     )
+
+
+def _rule(name: Rule, loss: AdaptiveLoss, learn: bool | None) -> Controller:
+    if learn is not None:
+        raise InputError(f"learn={learn}: the rule {name!r} has nothing to learn; leave it out, or give 'fresh'.")
+    if "offsets" not in loss.spec.slices:
+        raise InputError(
+            f"controller={name!r}: it moves the group offsets, which this loss does not have; add it, or give 'fresh'."
+        )
+    return following(name, loss.spec, children=1)
 
 
 def own_controller(
@@ -159,6 +173,11 @@ class Driver:
         follows = isinstance(self.controller, LearningController) and self._spec.size >= LARGE
         if follows and self.phi.device != device:
             self.controller.to(device)  # type: ignore[attr-defined]
+
+    def start_at(self, phi: Tensor) -> None:
+        """Continue from this Φ [P], if the controller is a rule."""
+        if isinstance(self.controller, RuleController):
+            self.controller.start_at(phi)
 
     def move(self, observation: Observation) -> float | None:
         """Move Φ; the reward of the move before, if there is one."""

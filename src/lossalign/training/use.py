@@ -93,8 +93,8 @@ def looks_like_probabilities(loss: AdaptiveLoss, outputs: Tensor, targets: Tenso
 STATE_VERSION = 2
 """Version of an aligner's state; another one is refused."""
 _HELD = (
-    *("total_steps", "iteration", "drawn", "values", "history", "averaged", "kept", "best", "best_error", "held_as"),
-    "controller",
+    *("total_steps", "iteration", "drawn", "values", "history", "averaged", "kept", "counted"),
+    *("best", "best_error", "held_as", "controller"),
 )
 """What a state holds besides what it must agree in."""
 

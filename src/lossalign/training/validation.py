@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data.distributed import DistributedSampler
 
 from lossalign.core import InputError, Ranks
-from lossalign.losses import AdaptiveLoss
+from lossalign.losses import AdaptiveLoss, EmbeddingLoss
 from lossalign.metrics import FunctionMetric, Metric, PipelineMetric, error
 from lossalign.training.notices import Once
 from lossalign.training.observe import check_finite, check_validation, measure
@@ -47,6 +47,30 @@ def described(thing: object) -> str:
     if isinstance(thing, dict):
         return f"a {type(thing).__name__} with the keys {', '.join(map(repr, thing))}"
     return "None" if thing is None else f"a {type(thing).__name__}"
+
+
+FEW = 4
+"""Samples of a class from which a set is split: two of them in each half."""
+
+
+def halves(targets: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Positions of two halves of a set with the same classes: every second sample of each class, in its order.
+
+    None if a class has fewer than ``FEW`` samples, or if the samples have several labels.
+
+    Example:
+        >>> [half.tolist() for half in halves(torch.tensor([0, 0, 1, 0, 1, 1, 0, 1, 0]))]
+        [[0, 2, 3, 5, 8], [1, 4, 6, 7]]
+        >>> halves(torch.tensor([0, 0, 0, 0, 1, 1, 1]))
+    """
+    if targets.ndim != 1 or targets.is_floating_point():
+        return None
+    sizes = targets.bincount()
+    if int(sizes[sizes > 0].min()) < FEW:
+        return None
+    order = targets.argsort(stable=True)
+    number = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[targets[order]]
+    return order[number % 2 == 0].sort().values, order[number % 2 == 1].sort().values
 
 
 def whole_set(part: Tensor, loader: Any, ranks: Ranks) -> Tensor:
@@ -105,6 +129,7 @@ class Validation:
         loss: says which targets can be used.
         metric: scores outputs, or the model itself.
         sharded: whether each rank's loader holds a part of the set.
+        split: whether one half of the set moves Φ and the other picks the best weights.
         once: speaks where the order of samples changes.
     """
 
@@ -116,10 +141,14 @@ class Validation:
         metric: Metric | PipelineMetric,
         *,
         sharded: bool,
+        split: bool,
         once: Once,
     ) -> None:
         self._loader, self._forward, self._loss, self._metric = loader, forward, loss, metric
         self._sharded, self._once = sharded, once
+        self._split = split and not isinstance(loss, EmbeddingLoss)
+        self.single_label = True
+        """Whether samples have one class each, as far as the first batch shows."""
         self._batches: Iterator[Any] | None = None
         self._drawn, self._order, self._compared = 0, torch.empty(0), False
 
@@ -150,6 +179,7 @@ class Validation:
             )
         self._loss.check_targets(batch[1], "val_loader")
         check_metric(self._metric, batch[1])
+        self.single_label = batch[1].ndim == 1 and not batch[1].is_floating_point()
 
     def whole(self, model: nn.Module, step: int) -> tuple[Tensor, Tensor]:
         """Outputs [1, V, …] and targets [1, V] of the whole loader, after a look at the targets."""
@@ -170,6 +200,20 @@ class Validation:
         metric = self._metric
         assert isinstance(metric, Metric)
         return Ranks.current().on_first(lambda: error(metric, measure(metric, outputs, targets, step)))
+
+    def errors(self, outputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """The metric as an error [1] on the half that moves Φ, and on the one that picks the best weights."""
+        (moving, selecting) = (self._half(half, outputs, targets) for half in (0, 1))
+        found = self.error(*moving, step)
+        return found, found if selecting[0] is outputs else self.error(*selecting, step)
+
+    def moving(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of the half that moves Φ."""
+        return self._half(0, outputs, targets)
+
+    def _half(self, half: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        found = halves(targets[0]) if self._split else None
+        return (outputs, targets) if found is None else (outputs[:, found[half]], targets[:, found[half]])
 
     def pipeline_error(self, model: nn.Module, step: int) -> Tensor:
         """A ``(model, loader)`` metric as an error [1]."""

@@ -1,4 +1,4 @@
-"""A controller for rivals: Φ follows a rule that does not learn."""
+"""A controller whose Φ follows a rule that does not learn."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lossalign.control.rules import Rule, needed_by, rule_move
 from lossalign.core import Observation, ParameterSpec, Wanted
 
-Rule = Callable[[Tensor, Observation], Tensor]
+Move = Callable[[Tensor, Observation], Tensor]
 """(current Φ [n, P], observation) → the next Φ [n, P], or one for all children [P]."""
 
 
@@ -30,7 +31,7 @@ class RuleController:
         self,
         spec: ParameterSpec,
         children: int,
-        rule: Rule,
+        rule: Move,
         start: Tensor | None = None,
         generator: torch.Generator | None = None,
         wants: Collection[Wanted] = (),
@@ -46,6 +47,10 @@ class RuleController:
     def phi(self) -> Tensor:
         """Φ of every child [n, P]."""
         return self._phi
+
+    def start_at(self, phi: Tensor) -> None:
+        """Continue from this Φ [n, P] or [P]."""
+        self._phi = self._fitted(phi)
 
     @property
     def parents(self) -> Tensor | None:
@@ -71,3 +76,22 @@ class RuleController:
         self._phi = state["phi"]
         if self._generator is not None:
             self._generator.set_state(state["generator"])
+
+
+def following(rule: Rule, spec: ParameterSpec, children: int) -> RuleController:
+    """Offsets follow a rule; other groups of Φ stay at their start.
+
+    Example:
+        >>> from lossalign.losses import AlignedLoss
+        >>> following("metric-gradient", AlignedLoss(3).spec, children=2).wants
+        frozenset({'gradient'})
+    """
+    offsets = spec.select(["offsets"])
+    beta = spec.beta[offsets]
+
+    def moved(phi: Tensor, observation: Observation) -> Tensor:
+        phi = phi.clone()
+        phi[:, offsets] += rule_move(rule, observation, offsets, beta)
+        return phi
+
+    return RuleController(spec, children, moved, wants=[needed_by(rule)])
