@@ -30,7 +30,7 @@ from lossalign.control import default
 from lossalign.core import generator
 from lossalign.losses import AlignedLoss
 from lossalign.metrics import AUCPR, BalancedError, MacroF1, TopKError, class_sensitivity
-from lossalign.training import LabelledSet, Population
+from lossalign.training import LabelledSet, Part, Population
 from lossalign.training.observe import measure, observe
 
 SAMPLES, ROUNDS = 5000, 7
@@ -112,8 +112,7 @@ def alignment_row(children, device):
         preset = replace(default(), evaluations=evaluations)
         return Population(
             ours,
-            [controller(loss, children, preset)],
-            loss=loss,
+            {"aligned": Part.of(loss, [controller(loss, children, preset)])},
             metric=BalancedError(),
             validation=validation,
             selection=validation,

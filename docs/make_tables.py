@@ -16,7 +16,7 @@ figures come in one of three forms:
   ``highlight`` lists rows in bold, counted from 0. A table may have its own value of any field above.
 - ``transcribed: false``, written by ``add``: ``percent``, ``baseline``, ``learner``, ``roles``, ``rows``, ``last``,
   ``against_learner``, ``train_error`` and ``cost`` by method, and ``per_seed``, the values behind them. See ``Result``
-  in ``lossalign.evaluation``.
+  in ``lossalign.evaluation``. A benchmark writes ``tables`` itself, as above.
 - ``runs``, column → name of a file that ``add`` has written, all with the same methods and seeds. Table 1 holds the
   mean of every method (or of those in ``methods``) in each run, table 2 the paired differences of ``pairs``, a list of
   two methods each. Commands, seeds, split and machine are those of the runs; the file gives ``title`` and ``note``.

@@ -8,8 +8,8 @@ aligner.step(model)
 from lossalign import losses, metrics
 from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper
+from lossalign.core import VERSION as __version__
 from lossalign.core import (
-    VERSION,
     CheckpointError,
     Controller,
     InputError,
@@ -22,6 +22,7 @@ from lossalign.core import (
     RankError,
     RunFolderError,
 )
+from lossalign.decision import Decision
 from lossalign.losses import (
     AdaptiveLoss,
     AlignedLoss,
@@ -31,8 +32,6 @@ from lossalign.losses import (
 )
 from lossalign.training import Aligner
 
-__version__ = VERSION
-
 __all__ = [
     "AdaptiveLoss",
     "AlignedLoss",
@@ -40,6 +39,7 @@ __all__ = [
     "CheckpointError",
     "ClassCorrelationLoss",
     "Controller",
+    "Decision",
     "DistanceMixtureLoss",
     "FocalWeightingLoss",
     "InputError",

@@ -5,15 +5,19 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import lossalign
 from lossalign.cli.flags import parse
 from lossalign.cli.listing import POLICIES, REGISTRIES
+from lossalign.core import Registry
 from lossalign.experiments import TASKS, configure
 from lossalign.experiments.families import families
+from lossalign.losses.registry import LossEntry
 from lossalign.metrics import metric_named
+from lossalign.metrics.registry import MetricEntry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -30,12 +34,21 @@ MODULES = {
 def test_the_public_names_are_these():
     assert sorted(lossalign.__all__) == [
         *("AdaptiveLoss", "AlignedLoss", "Aligner", "CheckpointError", "ClassCorrelationLoss", "Controller"),
-        *("DistanceMixtureLoss", "FocalWeightingLoss", "InputError", "Interrupted", "LossalignError"),
+        *("Decision", "DistanceMixtureLoss", "FocalWeightingLoss", "InputError", "Interrupted", "LossalignError"),
         *("NonFiniteError", "Observation", "ParameterGroup", "ParameterSpec", "Policy", "Preset", "RankError"),
         *("RunFolderError", "__version__", "default", "fit", "losses", "metrics", "paper"),
     ]
-    assert len([name for name in lossalign.__all__ if name != "__version__"]) <= 24
+    assert len([name for name in lossalign.__all__ if name != "__version__"]) <= 25
     assert all(hasattr(lossalign, name) for name in lossalign.__all__)
+
+
+@pytest.mark.parametrize("module", [lossalign, lossalign.losses, lossalign.metrics], ids=lambda module: module.__name__)
+def test_nothing_else_leaks(module):
+    """Beside its public names a module shows its files alone; registries are no part of the surface."""
+    shown = {name: thing for name, thing in vars(module).items() if not name.startswith("_")}
+    assert all(isinstance(thing, ModuleType) for name, thing in shown.items() if name not in module.__all__)
+    assert not [name for name in module.__all__ if isinstance(getattr(module, name), Registry)]
+    assert not [name for name in module.__all__ if getattr(module, name) in (LossEntry, MetricEntry)]
 
 
 def test_importing_the_library_brings_no_plotting_no_oracle_and_no_command_line():
@@ -60,6 +73,19 @@ def test_the_own_loop_is_at_most_25_lines():
 def test_links_of_a_page_lead_somewhere(page):
     for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+CODE = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_pages_that_the_code_names_exist():
+    named = {
+        (path.relative_to(ROOT).as_posix(), page)
+        for path in CODE
+        for page in re.findall(r"\bdocs/[\w./-]*\w", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 3
+    assert not [f"{path} names {page}" for path, page in named if not (ROOT / page).exists()]
 
 
 @pytest.fixture

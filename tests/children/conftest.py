@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lossalign.children import Children, FusedChildren, Member, Optimisation, SequentialChildren, VmapChildren
+from lossalign.children.base import Losses
 from lossalign.children.fused import FusedLift
 from lossalign.losses.aligned import aligned_loss
 from lossalign.models import MLP, ResNet, SmallCNN
@@ -57,6 +58,7 @@ def build(
     seeds: Sequence[int] = (0, 1, 2),
     dtype: torch.dtype = torch.float32,
     streams: list[Batches] | None = None,
+    losses: Losses | None = None,
     **optimisation: Any,
 ) -> Children:
     """Children with initial weights and batches of their own, given by ``seeds``."""
@@ -78,7 +80,7 @@ def build(
 
     settings = {"iterations": 20, "average_decay": 0.8, **optimisation}
     make = ENGINES[engine] if isinstance(engine, str) else engine
-    return make([member(seed) for seed in seeds], loss, Optimisation(**settings))
+    return make([member(seed) for seed in seeds], losses or loss, Optimisation(**settings))
 
 
 def offsets(children: int, dtype: torch.dtype = torch.float32) -> Tensor:

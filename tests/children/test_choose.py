@@ -230,3 +230,16 @@ def test_steps_are_compiled_on_a_cpu_only_when_asked(tmp_path: Path, monkeypatch
     one_by_one = made(members(), compile="on", engine="sequential")
     assert isinstance(one_by_one, SequentialChildren)
     assert one_by_one.engine == "sequential, float32"
+
+
+class Unsaid(OneByOne):
+    """The same, and does not say so."""
+
+    vectorised = True
+
+
+@pytest.mark.parametrize("engine", ["vmap", "fused"])
+def test_a_loss_that_does_not_say_so_is_told_what_to_say(engine: Any) -> None:
+    children = make_children(members(), Unsaid(3), Optimisation(iterations=2), engine=engine, compile="off")
+    with pytest.raises(InputError, match=r"loss: torch.func.vmap cannot lift it .*; .* or set vectorised = False\."):
+        children.advance(2, torch.zeros(3, 3))

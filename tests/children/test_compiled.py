@@ -295,7 +295,7 @@ def test_dropout_under_vmap_is_not_compiled_and_draws_as_it_would(build: Build, 
 
 
 @pytest.mark.parametrize("model", [norms, drops])
-def test_goes_on_bit_for_bit(build: Build, model: Any, offsets: Callable[..., Tensor]) -> None:
+def test_resumes_bit_for_bit(build: Build, model: Any, offsets: Callable[..., Tensor]) -> None:
     whole = compiled_children(build, "fused", model)
     whole.advance(3, offsets(3))
     saved = copy.deepcopy(whole.state_dict())

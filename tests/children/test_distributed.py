@@ -74,7 +74,7 @@ def test_the_state_of_all_is_on_the_first_rank_as_one_process_gives_it(three, al
     assert three[1]["state"]["members"] == []
 
 
-def test_one_process_goes_on_from_three_and_three_from_one(three, alone, offsets):
+def test_one_process_resumes_from_three_and_three_from_one(three, alone, offsets):
     alone.load_state_dict(three[0]["state"])
     expected = alone.advance(4, offsets(len(SEEDS)))
     for seen in three:

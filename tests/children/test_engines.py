@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lossalign.children import Children, FusedChildren, Member, Optimisation, SequentialChildren, VmapChildren
 from lossalign.core import InputError
+from lossalign.losses.aligned import aligned_loss
 
 Build = Callable[..., Children]
 KINDS = ("raw", "averaged", "best")
@@ -40,6 +41,28 @@ def trained(children: Children, phi: Tensor) -> Children:
     children.keep_best(SOME[: children.count])
     children.advance(2, phi)
     return children
+
+
+def by_offsets(outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+    return aligned_loss(outputs, targets, b=phi)
+
+
+def by_weights(outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+    return aligned_loss(outputs, targets, u=phi)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vmap", "fused"])
+def test_children_under_several_losses_train_as_under_each_alone(
+    engine: str, build: Build, offsets: Callable[..., Tensor]
+) -> None:
+    losses, phi = [by_offsets, by_offsets, by_weights], offsets(3, torch.float64)
+    mixed, first, second = (
+        trained(build(engine, losses=given, dtype=torch.float64), phi) for given in (losses, by_offsets, by_weights)
+    )
+    for child, alone, other in ((0, first, second), (1, first, second), (2, second, first)):
+        weights, same, differ = (each.child_state(child, "raw").values() for each in (mixed, alone, other))
+        assert all(close(one, two, 1e-12) for one, two in zip(weights, same, strict=True))
+        assert child == 0 or not all(close(one, two, 1e-3) for one, two in zip(weights, differ, strict=True))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "steps"])

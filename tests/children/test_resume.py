@@ -41,7 +41,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "small-cnn", "dropout"])
-def test_goes_on_bit_for_bit(engine: str, model: str, build: Build, offsets: Callable[..., Tensor]) -> None:
+def test_resumes_bit_for_bit(engine: str, model: str, build: Build, offsets: Callable[..., Tensor]) -> None:
     whole = build(engine, model)
     whole.advance(3, offsets(3))
     whole.keep_best(torch.tensor([True, False, True]))

@@ -62,7 +62,7 @@ def test_version(capsys):
         (["policy", "export", "run"], "--out"),
         (["train", "digits", "--policy", "nothing.safetensors"], "nothing.safetensors is not a file"),
         (["train", "digits", "--validation-per-class", "500"], "has 178 examples"),
-        (["train", "digits", "--device", "abacus"], "device='abacus'"),
+        (["train", "digits", "--device", "abacus"], "device=abacus: give one of auto, cpu, cuda"),
         (["train", "digits", "--resume", "--overwrite"], "choose one of the two"),
         (["train", "cifar10", "--data", "nowhere"], "lossalign data fetch cifar10"),
         (["train", "digits", "--learning-rate", "1e30", *SMALL], "step 1: the training loss of child 0"),
@@ -203,4 +203,4 @@ def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
     assert process.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
-    assert (out / "checkpoint-aligned.pt").exists()
+    assert (out / "checkpoint-mlp-16.pt").exists()

@@ -8,7 +8,7 @@ from lossalign.cli.flags import as_flag, parse
 from lossalign.cli.main import run_command
 from lossalign.core import InputError
 from lossalign.experiments import KEYS, SECTIONS, TASKS, by_key, compared, configure, write_recipe
-from lossalign.experiments.values import RENAMED
+from lossalign.experiments.keys import RENAMED
 
 
 def texts(asked):

@@ -8,7 +8,7 @@ import signal
 import pytest
 from rich.console import Console
 
-from lossalign.cli.progress import PLAIN_SECONDS, ProgressListener
+from lossalign.cli.progress import PLAIN_SECONDS, SLOW_START, ProgressListener
 from lossalign.experiments import build, configure
 
 
@@ -60,10 +60,19 @@ def test_a_plain_line_comes_every_minute(experiment, listener, clock):
     listener.started(experiment, 0)
     steps(experiment, listener, clock, 12, PLAIN_SECONDS / 4)
     lines = written.getvalue().splitlines()[2:]
+    assert lines.pop(0) == "first step after 15 s"
     pattern = r"step (\d+) of 20, ala: balanced error [\d.]+ %, entropy [\d.]+, about (\d+) (s|min) left"
     found = [re.fullmatch(pattern, line) for line in lines]
     assert [match[1] for match in found] == ["4", "8", "12"]
     assert [f"{match[2]} {match[3]}" for match in found] == ["4 min", "3 min", "2 min"]
+
+
+def test_a_slow_start_is_said_once(experiment, listener, clock):
+    listener, output = listener
+    listener.started(experiment, 0)
+    steps(experiment, listener, clock, 3, SLOW_START + 1)
+    assert output.getvalue().count("first step after 6 s") == 1
+    assert output.getvalue().count("first step") == 1
 
 
 def test_a_fast_run_says_nothing_between_start_and_end(experiment, listener, clock):

@@ -127,12 +127,14 @@ def test_the_table_has_a_row_for_each_method():
 
 
 def test_costs_failures_and_what_the_guard_keeps_are_said():
-    noted = replace(result(-0.3, 0.1), cost={"fixed": 1.0, "ala": 1.25}, failed={"ala": 2}, kept={0: "ala", 1: "fixed"})
+    noted = replace(result(-0.3, 0.1), cost={"fixed": 1.0, "ala": 1.25}, failed={"ala": 2})
+    noted = replace(noted, kept={0: "ala:horizon=1", 1: "fixed", 2: "fixed"}, split="test")
     assert notes(noted) == [
         "Time of ala, relative to training and selecting alone: 1.25.",
         "ala: 2 children failed (their loss or outputs were not finite).",
-        "The guard keeps ala for 1 of 2 seeds.",
+        "The guard keeps fixed for 2, ala:horizon=1 for 1 of 3 seeds.",
     ]
+    assert notes(replace(noted, split="selection"))[-1].startswith("It chose on the selection split, which is scored")
 
 
 def test_files_and_the_next_step_are_printed():

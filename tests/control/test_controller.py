@@ -197,7 +197,7 @@ def test_a_child_far_behind_gets_its_start_back_and_the_log_says_so(spec: Parame
     assert not one.move(look(2, lost_one()))["reset"].any(), "it has its start already"
 
 
-def test_nobody_is_reset_when_the_switch_is_off(spec: ParameterSpec, look: Look) -> None:
+def test_no_child_is_reset_when_the_option_is_off(spec: ParameterSpec, look: Look) -> None:
     one = standing_still(spec, look, reset=None)
     assert not one.move(look(1, lost_one()))["reset"].any()
     assert torch.equal(one.phi, spec.high.expand(5, -1))
@@ -324,7 +324,7 @@ def run(one: Controller, look: Look, start: int, stop: int) -> list[Tensor]:
 @pytest.mark.parametrize("at", [0, 1, 3, 8])
 @pytest.mark.parametrize("through_a_file", [False, True])
 @PRESETS
-def test_goes_on_bit_for_bit(spec: ParameterSpec, look: Look, preset: Preset, at: int, through_a_file: bool) -> None:
+def test_resumes_bit_for_bit(spec: ParameterSpec, look: Look, preset: Preset, at: int, through_a_file: bool) -> None:
     one, again = controller(spec, preset), controller(spec, preset, seed=1)
     run(one, look, 0, at)
     state = written_and_read(one.state_dict()) if through_a_file else one.state_dict()

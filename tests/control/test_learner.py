@@ -144,8 +144,7 @@ def batch() -> Batch:
         log_probs=old.float()[None],
         weights=weights.float()[None],
         returns=returns.float()[None],
-        counts=torch.full((1, 5), 0.2),
-        learns=torch.tensor([True]),
+        policies=torch.tensor([0]),
     )
 
 
@@ -164,7 +163,7 @@ def test_an_update_is_one_step_of_adam_even_without_grad_mode(clip: float | None
         assert torch.equal(got, expected)
 
 
-def test_a_kept_state_does_not_change_when_either_learner_goes_on() -> None:
+def test_a_kept_state_does_not_change_when_either_learner_continues() -> None:
     first, second = learner(0.2), learner(0.2, seed=1)
     first.update(batch())
     state = first.state_dict()

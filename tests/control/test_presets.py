@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from lossalign.control import PRESETS, Preset, default, paper, preset_named
+from lossalign.control import PRESETS, RENAMED_OPTIONS, Preset, default, paper, preset_named
 from lossalign.core import InputError
 
 DIFFERENCES = {
@@ -44,18 +44,18 @@ SHARED = {
 }
 
 
-def test_paper_and_default_differ_in_these_switches_alone() -> None:
+def test_paper_and_default_differ_in_these_options_alone() -> None:
     printed, measured = asdict(paper()), asdict(default())
     assert {name: (printed[name], measured[name]) for name in printed if printed[name] != measured[name]} == DIFFERENCES
     assert {name: printed[name] for name in printed if printed[name] == measured[name]} == SHARED
 
 
-def test_switching_every_difference_turns_one_preset_into_the_other() -> None:
+def test_changing_every_difference_turns_one_preset_into_the_other() -> None:
     assert paper(**{name: after for name, (_, after) in DIFFERENCES.items()}) == default()
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Preset)])
-def test_one_switch_changes_one_field(name: str) -> None:
+def test_one_option_changes_one_field(name: str) -> None:
     changed = default(**{name: getattr(paper(), name)})
     assert {f for f in asdict(changed) if getattr(changed, f) != getattr(default(), f)} <= {name}
 
@@ -66,7 +66,14 @@ def test_presets_go_by_name() -> None:
         preset_named("best")
 
 
-def test_unknown_switches_are_refused() -> None:
+@pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items())
+def test_an_old_name_of_an_option_is_answered_with_todays(old: str, new: str) -> None:
+    assert new in asdict(default())
+    with pytest.raises(InputError, match=f"option '{old}' is now called '{new}'"):
+        default(**{old: 1})
+
+
+def test_unknown_options_are_refused() -> None:
     with pytest.raises(InputError, match=r"option 'horizont' is unknown; choose from loss, groups, .*horizon"):
         default(horizont=1, horizon=5)
 

@@ -41,8 +41,8 @@ def lived(steps: int, capacity: int = 100, horizon: int = 2) -> Replay:
     return replay
 
 
-def names(batch: Batch | None) -> list[int]:
-    assert batch is not None
+def names(batches: list[Batch]) -> list[int]:
+    (batch,) = batches
     return sorted(batch.states[0, :, 0, 0].int().tolist())
 
 
@@ -60,8 +60,8 @@ def test_steps_mature_with_the_sum_of_their_next_rewards(steps: int, horizon: in
 
 def test_nothing_to_draw_while_nothing_has_matured() -> None:
     for steps in range(4):
-        assert lived(steps, horizon=3).sample(8, [torch.Generator()]) is None
-    assert lived(4, horizon=3).sample(8, [torch.Generator()]) is not None
+        assert lived(steps, horizon=3).sample(8, [torch.Generator()]) == []
+    assert lived(4, horizon=3).sample(8, [torch.Generator()])
 
 
 @given(st.integers(1, 40), st.integers(0, 100))
@@ -74,8 +74,7 @@ def test_draws_are_without_replacement(size: int, seed: int) -> None:
 
 
 def test_what_is_drawn_belongs_together() -> None:
-    batch = lived(10).sample(7, [torch.Generator().manual_seed(0)])
-    assert batch is not None
+    (batch,) = lived(10).sample(7, [torch.Generator().manual_seed(0)])
     assert batch.states.shape == (1, 7, PARAMETERS, 4)
     for row in range(7):
         step, child = divmod(int(batch.states[0, row, 0, 0]), 10)
@@ -106,11 +105,11 @@ def test_nothing_to_draw_when_everybody_is_forgotten() -> None:
     replay.add_reward(reward_at(2)[None])
     replay.add_reward(reward_at(3)[None])
     assert len(replay.matured) == 2
-    assert replay.sample(8, [torch.Generator()]) is None
+    assert replay.sample(8, [torch.Generator()]) == []
 
 
 @pytest.mark.parametrize("through_a_file", [False, True])
-def test_a_memory_goes_on_exactly_from_its_state(through_a_file: bool) -> None:
+def test_a_memory_resumes_exactly_from_its_state(through_a_file: bool) -> None:
     first, second = lived(9, capacity=4, horizon=3), Replay(4, 3)
     state = first.state_dict()
     if through_a_file:
@@ -126,6 +125,6 @@ def test_a_memory_goes_on_exactly_from_its_state(through_a_file: bool) -> None:
         for step in range(9, 12):
             replay.add_reward(reward_at(step)[None])
             replay.add(transition(step))
-        drawn.append(replay.sample(6, [torch.Generator().manual_seed(0)]))
+        drawn += replay.sample(6, [torch.Generator().manual_seed(0)])
     for name, expected in vars(drawn[0]).items():
         assert torch.equal(getattr(drawn[1], name), expected)

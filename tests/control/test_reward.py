@@ -176,7 +176,7 @@ def test_a_lost_child_is_paid_within_bounds() -> None:
 
 @pytest.mark.parametrize("name", ["sign", "relative"])
 @pytest.mark.parametrize("children", [1, 4])
-def test_a_reward_goes_on_exactly_from_its_state(name: str, children: int) -> None:
+def test_a_reward_resumes_exactly_from_its_state(name: str, children: int) -> None:
     first, second = make_reward(name), make_reward(name)
     along = metrics(12, children).float()
     rewards(first, along[:6])

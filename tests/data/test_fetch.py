@@ -121,7 +121,7 @@ def test_a_data_set_that_is_whole_is_not_fetched_again(server, body, tmp_path):
     assert len(server.requests) == 1
 
 
-def test_a_transfer_cut_halfway_keeps_its_part_and_goes_on_from_there(server, body, tmp_path):
+def test_a_transfer_cut_halfway_keeps_its_part_and_resumes_there(server, body, tmp_path):
     half = len(body) // 2
     server.cut = half
     with pytest.raises(InputError, match=f"{half} of {len(body)} bytes; run it again|transfer failed"):
@@ -190,7 +190,7 @@ def test_an_archive_without_the_published_files_never_reaches_the_final_name(ser
     assert names_under(tmp_path) == []
 
 
-def test_a_damaged_folder_is_mended_and_what_else_is_in_it_stays(server, body, tmp_path):
+def test_a_damaged_folder_is_repaired_and_what_else_is_in_it_stays(server, body, tmp_path):
     fetch(source_of(body), tmp_path, base_url=server.url)
     (tmp_path / "toy-bin" / "a.bin").write_bytes(b"short")
     (tmp_path / "toy-bin" / "notes.txt").write_text("mine")

@@ -137,7 +137,7 @@ class TestBatchStream:
         assert targets.bincount().tolist() == [4, 4]
 
     @pytest.mark.parametrize("before", range(12))
-    def test_a_resumed_stream_goes_on_bit_for_bit(self, before):
+    def test_a_resumed_stream_continues_bit_for_bit(self, before):
         transform = fit_transform(table(4, 7, 2, 5, 9), noise=0.5)
         stream = self.stream(transform=transform)
         for _ in range(before):

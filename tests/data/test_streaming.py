@@ -84,6 +84,12 @@ class TestTheFile:
         assert len(decodings) == 4
         assert len(list((pets / ".lossalign").glob("*.uint8"))) == 2  # one for each size
 
+    def test_a_file_of_another_format_is_decoded_again(self, pets, decodings, monkeypatch):
+        map_image_folder(pets, 6)
+        monkeypatch.setattr(streaming, "_FORMAT", streaming._FORMAT + 1)
+        same_images(map_image_folder(pets, 6), load_image_folder(pets, 6))
+        assert len(decodings) == 2
+
     def test_half_a_file_is_never_left_behind(self, pets, monkeypatch):
         def broken(*args):
             raise KeyboardInterrupt
@@ -161,7 +167,7 @@ class TestStreamedBatches:
             in_memory.next()
 
     @pytest.mark.parametrize("before", [0, 1, 4, 5, 7])
-    def test_a_resumed_stream_goes_on_bit_for_bit(self, pets, before):
+    def test_a_resumed_stream_continues_bit_for_bit(self, pets, before):
         streamed = self.streams(pets)[1]
         for _ in range(before):
             streamed.next()

@@ -40,5 +40,5 @@ def retrieving():
     small = {"iterations": 40, "every": 10, "children": 2, "seeds": 2, "methods": ("fixed", "ala"), "device": "cpu"}
     experiment = build(configure("digits-retrieval", small))
     for _ in range(4):
-        experiment.populations["distance-mixture"].step()
+        next(iter(experiment.populations.values())).step()
     return experiment

@@ -55,7 +55,7 @@ def test_the_scored_split_is_the_selection_split_until_the_end(one_step):
 
 def test_a_judge_runs_every_network_once_on_every_split(monkeypatch, one_step):
     experiment = one_step("fixed", "ala", "post-hoc-offsets", "best-of-fixed")
-    children, calls = experiment.populations["aligned"].children, []
+    children, calls = experiment.populations["mlp-16"].children, []
     outputs = children.outputs
     monkeypatch.setattr(children, "outputs", lambda *args: calls.append(1) or outputs(*args))
     judge = Judge(experiment, "best", final=False)
@@ -85,7 +85,7 @@ def test_the_best_child_scores_what_its_outputs_do(one_step, preferring):
     experiment = one_step("ala", "fixed", "best-of-fixed")
     preferring(experiment, {("ala", 0): [0.5, 0.4], ("fixed", 0): [0.5, 0.4]})
     arm = experiment.arm("fixed", 0)
-    outputs = experiment.populations["aligned"].children.outputs([experiment.data[0].selection.inputs] * 4, "best")
+    outputs = experiment.populations["mlp-16"].children.outputs([experiment.data[0].selection.inputs] * 4, "best")
     value = experiment.metric(outputs[arm.start + 1], experiment.data[0].selection.targets)
     assert score(experiment, final=False).best["best-of-fixed"][0] == pytest.approx(float(value))
 
@@ -132,8 +132,8 @@ def test_selection_errors_are_those_of_the_arm(one_step, preferring):
 
 def test_a_failed_child_counts_with_zeros_and_spoils_no_other(monkeypatch, one_step):
     experiment = one_step("fixed", "ala")
-    population = experiment.populations["aligned"]
-    before = Judge(experiment, "best", final=False).of_population("aligned", "scored")
+    population = experiment.populations["mlp-16"]
+    before = Judge(experiment, "best", final=False).of_population("mlp-16", "scored")
     outputs = population.children.outputs
 
     def spoiled(inputs, weights):
@@ -143,7 +143,7 @@ def test_a_failed_child_counts_with_zeros_and_spoils_no_other(monkeypatch, one_s
 
     monkeypatch.setattr(population.children, "outputs", spoiled)
     population.failed[0] = True
-    after = Judge(experiment, "best", final=False).of_population("aligned", "scored")
+    after = Judge(experiment, "best", final=False).of_population("mlp-16", "scored")
     assert not after[0].any()
     torch.testing.assert_close(after[1:], before[1:])
 
@@ -178,8 +178,8 @@ def test_faces_are_tested_by_the_published_pairs_at_a_distance_of_the_selection_
     experiment = build(configure("lfw", {**settings, **held_out, **small}))
     assert len(experiment.data[0].test) == 6
     for _ in range(10):
-        experiment.populations["distance-mixture"].step()
-    data, children = experiment.data[0], experiment.populations["distance-mixture"].children
+        next(iter(experiment.populations.values())).step()
+    data, children = experiment.data[0], next(iter(experiment.populations.values())).children
     test = labelled(data.test, data.transform, torch.device("cpu"))
     expected = []
     for child in range(2):

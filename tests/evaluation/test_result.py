@@ -70,13 +70,13 @@ class TestTables:
     def test_children_that_failed_are_counted(self, one_step):
         experiment = one_step("fixed", "ala", seeds=2)
         assert summarised(experiment).failed == {}
-        experiment.populations["aligned"].failed[experiment.arm("ala", 1).rows] = True
+        experiment.populations["mlp-16"].failed[experiment.arm("ala", 1).rows] = True
         assert summarised(experiment).failed == {"ala": 2}
 
     def test_every_trained_method_has_a_cost_if_anything_was_trained(self, one_step):
         experiment = one_step("fixed", "ala", "best-of-ala")
         assert set(summarised(experiment).cost) == {"fixed", "ala"}
-        experiment.populations["aligned"].clock.seconds.clear()
+        experiment.populations["mlp-16"].clock.seconds.clear()
         assert summarised(experiment).cost == {}
 
     def test_a_random_walk_too_short_to_tell_is_no_answer(self, one_step):
@@ -107,7 +107,7 @@ class TestKept:
         errors = {("fixed", 0): [0.0, 0.0], ("fixed", 1): [0.0, 0.0], ("ala", 0): [0.2, 0.3], ("ala", 1): [0.4, 0.1]}
         chosen = best_child(preferring(experiment, errors))
         assert (chosen.arm.method, chosen.arm.seed, chosen.child) == ("ala", 1, 1)
-        children = experiment.populations["aligned"].children
+        children = experiment.populations["mlp-16"].children
         expected = children.child_state(chosen.arm.start + 1, "best")
         assert all(torch.equal(chosen.weights[name], tensor) for name, tensor in expected.items())
 

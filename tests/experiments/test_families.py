@@ -1,4 +1,4 @@
-"""Methods with one loss, one network and one way to measure train side by side in one population."""
+"""Methods with one loss, one network and one way to measure are a family; families differ in a population by loss."""
 
 import pytest
 
@@ -11,26 +11,26 @@ def planned(*methods, task="digits-lt", **changes):
     return families(configure(task, {"methods": methods, **changes}))
 
 
-def populations(*methods, **changes):
+def members(*methods, **changes):
     return {name: [spec.text for spec in family.methods] for name, family in planned(*methods, **changes).items()}
 
 
-def test_methods_under_one_loss_share_a_population():
-    assert populations("fixed", "random-walk", "ala", "ala:horizon=1") == {
+def test_methods_under_one_loss_are_a_family():
+    assert members("fixed", "random-walk", "ala", "ala:horizon=1") == {
         "aligned": ["fixed", "random-walk", "ala", "ala:horizon=1"]
     }
 
 
-def test_what_is_measured_in_another_way_is_a_population_of_its_own():
+def test_what_is_measured_in_another_way_is_a_family_of_its_own():
     methods = ("fixed", "ala", "ala:evaluations=3", "ala:weight_average=4,evaluations=3")
-    assert populations(*methods) == {
+    assert members(*methods) == {
         "aligned": ["fixed", "ala"],
         "aligned-evaluations=3": ["ala:evaluations=3"],
         "aligned-average=4.0-evaluations=3": ["ala:weight_average=4,evaluations=3"],
     }
 
 
-def test_another_network_or_loss_is_a_population_of_its_own():
+def test_another_network_or_loss_is_a_family_of_its_own():
     found = planned("fixed", "ldam-drw", "pairwise")
     assert {name: (family.loss, family.model) for name, family in found.items()} == {
         "aligned": ("aligned", "mlp-16"),
@@ -39,12 +39,25 @@ def test_another_network_or_loss_is_a_population_of_its_own():
     }
 
 
-def test_a_population_has_the_groups_that_at_least_one_of_its_methods_needs():
+def test_families_of_one_network_that_are_measured_alike_train_in_one_population():
+    found = planned("fixed", "pairwise", "ldam-drw", "ala:weight_average=4", "refit-ala", "ala")
+    together = {}
+    for name, family in found.items():
+        together.setdefault(family.population, []).append(name)
+    assert together == {
+        "mlp-16": ["aligned", "pairwise"],
+        "mlp-16+cosine": ["ldam+cosine"],
+        "mlp-16-average=4.0": ["aligned-average=4.0"],
+        "mlp-16-refit": ["aligned-refit"],
+    }
+
+
+def test_a_family_has_the_groups_that_at_least_one_of_its_methods_needs():
     found = planned("fixed", "inverse-frequency", "ala:groups=offsets")["aligned"]
     assert set(found.preset.groups) == {"weights", "offsets"}
 
 
-def test_a_population_measures_sensitivity_if_one_of_its_methods_looks_at_it():
+def test_a_family_measures_sensitivity_if_one_of_its_methods_looks_at_it():
     (found,) = planned("ala:sensitivity=false", "ala").values()
     assert found.preset.sensitivity
     (found,) = planned("ala:sensitivity=false").values()
@@ -52,11 +65,11 @@ def test_a_population_measures_sensitivity_if_one_of_its_methods_looks_at_it():
 
 
 def test_a_refit_trains_after_all_others_wherever_it_is_named():
-    assert list(populations("refit-ala", "ldam-drw", "ala")) == ["ldam+cosine", "aligned", "aligned-refit"]
+    assert list(members("refit-ala", "ldam-drw", "ala")) == ["ldam+cosine", "aligned", "aligned-refit"]
 
 
 def test_derived_methods_train_nothing():
-    assert populations("fixed", "post-hoc-offsets", "best-of-fixed") == {"aligned": ["fixed"]}
+    assert members("fixed", "post-hoc-offsets", "best-of-fixed") == {"aligned": ["fixed"]}
 
 
 def test_a_missing_first_method_is_named():

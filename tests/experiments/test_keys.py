@@ -8,7 +8,7 @@ import pytest
 from lossalign.control import Preset
 from lossalign.core import InputError
 from lossalign.experiments import KEYS, SECTIONS, TASKS, by_key, check_key, compared, configure, from_plain, to_plain
-from lossalign.experiments.values import RENAMED
+from lossalign.experiments.keys import RENAMED
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -22,16 +22,17 @@ def built(*methods, **changes):
     return build(configure("digits-lt", {**SMALL, "methods": methods, **changes}))
 
 
-def stepped(experiment, steps, population="aligned"):
+def stepped(experiment, steps):
+    (population,) = experiment.populations.values()
     for _ in range(steps):
-        experiment.populations[population].step()
+        population.step()
     return experiment
 
 
 def phi_of(method, step):
     """Φ of the groups weights and offsets under which a step trained, of the first child."""
     experiment = stepped(built(method, "logit-adjustment", "inverse-frequency"), step)
-    phi = experiment.populations["aligned"].history[0][step - 1][0]
+    phi = experiment.populations["mlp-16"].history[0][step - 1][0]
     return {name: phi[where] for name, where in experiment.losses["aligned"].spec.slices.items()}
 
 
@@ -135,7 +136,7 @@ def test_designed_losses_follow_the_class_counts():
     experiment = built("inverse-frequency", "logit-adjustment")
     log_counts = experiment.counts.float().log()
     centred = log_counts - log_counts.mean()
-    weights, offsets = (experiment.controller(arm).phi[0] for arm in experiment.arms)
+    weights, offsets = (experiment.phi(arm)[0] for arm in experiment.arms)
     slices = experiment.losses["aligned"].spec.slices
     torch.testing.assert_close(weights[slices["weights"]], -centred)
     torch.testing.assert_close(offsets[slices["offsets"]], centred)
@@ -151,23 +152,23 @@ def test_class_weights_are_normalised_by_the_training_frequencies():
 @pytest.mark.parametrize("preset", ["paper", "default"])
 def test_any_loss_runs_under_any_preset(loss, preset):
     experiment = built("fixed", "ala", loss=loss, preset=preset)
-    assert list(experiment.populations) == [loss]
-    experiment.populations[loss].step()
+    assert list(experiment.losses) == [loss]
+    stepped(experiment, 1)
 
 
 def test_options_give_a_method_a_preset_of_its_own():
     methods = ("fixed", "ala", "ala:horizon=1", "ala:groups=weights,offsets")
     experiment = stepped(built(*methods), 4)
-    assert list(experiment.populations) == ["aligned"]
+    assert list(experiment.populations) == ["mlp-16"]
     assert {arm.method for arm in experiment.arms} == set(methods)
     weights = experiment.losses["aligned"].spec.slices["weights"]
-    moved = {arm.method: bool(experiment.controller(arm).phi[:, weights].any()) for arm in experiment.arms}
+    moved = {arm.method: bool(experiment.phi(arm)[:, weights].any()) for arm in experiment.arms}
     assert moved == {"fixed": False, "ala": False, "ala:horizon=1": False, "ala:groups=weights,offsets": True}
 
 
 def test_and_val_trains_on_the_validation_split_too_and_leaves_the_others_alone():
     among, alone = stepped(built("fixed", "fixed+val", "logit-adjustment+val"), 1), stepped(built("fixed"), 1)
-    children, single = among.populations["aligned"].children, alone.populations["aligned"].children
+    children, single = among.populations["mlp-16"].children, alone.populations["mlp-16"].children
     arms = {arm.method: arm for arm in among.arms}
     plain, more = (children.child_state(arms[name].start, "raw") for name in ("fixed", "fixed+val"))
     assert any(not torch.equal(plain[name], more[name]) for name in plain)
@@ -175,16 +176,18 @@ def test_and_val_trains_on_the_validation_split_too_and_leaves_the_others_alone(
         torch.testing.assert_close(plain[name], tensor)
     counts = among.data[0].splits.train_and_validation.counts.float().log()
     offsets = among.losses["aligned"].spec.slices["offsets"]
-    shifted = among.controller(arms["logit-adjustment+val"]).phi[0][offsets]
+    shifted = among.phi(arms["logit-adjustment+val"])[0][offsets]
     torch.testing.assert_close(shifted, counts - counts.mean())
 
 
 def test_a_refit_trains_last_on_both_splits_under_what_ala_learned():
     experiment = built("refit-ala", "fixed", "ala")
-    assert list(experiment.populations) == ["aligned", "aligned-refit"]
+    assert list(experiment.populations) == ["mlp-16", "mlp-16-refit"]
     first, second = experiment.populations.values()
-    stepped(experiment, first.steps)
-    stepped(experiment, 3, "aligned-refit")
+    for _ in range(first.steps):
+        first.step()
+    for _ in range(3):
+        second.step()
     learned = first.history[0][:, experiment.arm("ala", 0).rows].mean(1)
     data = experiment.data[0]
     expected = rescaled({"offsets": learned}, data.train.counts, data.splits.train_and_validation.counts)["offsets"]
@@ -278,15 +281,15 @@ def test_a_policy_that_learns_has_no_expected_moves():
 
 def test_a_method_may_start_from_a_policy_of_its_own(tmp_path):
     learned = stepped(built("ala", children=4), 10)
-    file = learned.controller(learned.arms[0]).policy.save(tmp_path / "policy.safetensors")
+    file = learned.policy(learned.arms[0]).save(tmp_path / "policy.safetensors")
     experiment = built("ala", f"ala:policy={file}", f"ala:policy={file},freeze=true")
-    fresh, warm, frozen = (experiment.controller(arm) for arm in experiment.arms)
+    fresh, warm, frozen = (experiment.policy(arm) for arm in experiment.arms)
     given = Policy.load(file).state_dict()
-    for controller, same in ((fresh, False), (warm, True), (frozen, True)):
-        state = controller.policy.state_dict()
+    for policy, same in ((fresh, False), (warm, True), (frozen, True)):
+        state = policy.state_dict()
         assert all(torch.equal(state[name], tensor) for name, tensor in given.items()) is same
     stepped(experiment, 8)
-    same = [all(torch.equal(c.policy.state_dict()[n], t) for n, t in given.items()) for c in (fresh, warm, frozen)]
+    same = [all(torch.equal(p.state_dict()[n], t) for n, t in given.items()) for p in (fresh, warm, frozen)]
     assert same == [False, False, True]
 
 
@@ -315,14 +318,14 @@ def photos(tmp_path):
 def test_long_tailed_images_start_from_the_policy_that_comes_with_lossalign(photos, changes, pretrained):
     small = {**SMALL, "image_size": 8, "model": "mlp-4", "device": "cpu", "iterations": 10, "every": 10}
     experiment = build(configure(photos, {**small, **changes}))
-    mine, given = experiment.controller(experiment.arms[0]).policy.state_dict(), Policy.pretrained().state_dict()
+    mine, given = experiment.policy(experiment.arms[0]).state_dict(), Policy.pretrained().state_dict()
     same = all(mine[name].shape == tensor.shape and torch.equal(mine[name], tensor) for name, tensor in given.items())
     assert same is pretrained
 
 
 def test_digits_start_from_nothing_as_the_policy_was_learned_on_them():
     first, second = (built("ala", policy=name) for name in ("auto", "none"))
-    mine, other = (each.controller(each.arms[0]).policy.state_dict() for each in (first, second))
+    mine, other = (each.policy(each.arms[0]).state_dict() for each in (first, second))
     assert all(torch.equal(mine[name], tensor) for name, tensor in other.items())
 
 
@@ -348,6 +351,13 @@ class TestOwnController:
         "    return fixed(spec, 1)\n"
         "def broken(spec, children, generator):\n"
         "    return 1 / 0\n"
+        "def half(spec, children, generator):\n"
+        "    made = fixed(spec, children)\n"
+        "    return type('Half', (), {'phi': made.phi, 'parents': None, 'step': made.move})()\n"
+        "def far(spec, children, generator):\n"
+        "    made = fixed(spec, children)\n"
+        "    made.load_state_dict({**made.state_dict(), 'phi': made.phi + 1e3})\n"
+        "    return made\n"
     )
 
     @pytest.fixture
@@ -358,7 +368,7 @@ class TestOwnController:
 
     def test_it_is_a_rival_like_any_other(self, module):
         experiment = stepped(built("fixed", f"{module}:still"), 2)
-        fixed, own = (experiment.controller(arm).phi for arm in experiment.arms)
+        fixed, own = (experiment.phi(arm) for arm in experiment.arms)
         torch.testing.assert_close(own, fixed)
         assert parse_method(f"{module}:still").role == "rival"
 
@@ -367,6 +377,8 @@ class TestOwnController:
         [
             ("broken", "calling it with (spec, children, generator) failed: ZeroDivisionError"),
             ("lonely", "its phi has shape (1, "),
+            ("half", "a Half has no move, state_dict, load_state_dict; step is now called move"),
+            ("far", "phi: parameter '0' is 1000, outside its range"),
             ("nothing", "has no 'nothing'"),
         ],
     )

@@ -6,7 +6,7 @@ import pytest
 
 from lossalign.core import InputError
 from lossalign.experiments import TASKS, compared, configure, is_recipe, write_recipe
-from lossalign.experiments.values import RENAMED
+from lossalign.experiments.keys import RENAMED
 
 CHANGED = [
     ("digits-lt", {"methods": ("fixed", "ala:horizon=1", "ala:groups=weights,offsets", "post-hoc-offsets")}),

@@ -8,6 +8,7 @@ from lossalign.cli.flags import parse
 from lossalign.core import InputError
 from lossalign.experiments import TASKS, build, by_key, compared, configure
 from lossalign.experiments.methods.names import COMPARED_CLASSES, COMPARED_EMBEDDINGS
+from lossalign.experiments.recipes import write_recipe
 from lossalign.experiments.tasks import find_task, options_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -124,6 +125,53 @@ class TestWaysToSizeASplit:
         assert (tail.validation_per_class, tail.validation_of_train, tail.selection_per_class) == (None, 0.2, 22)
         number = configure("digits-lt", {"validation_of_train": 0.2}, {"validation_per_class": 5}).split
         assert (number.validation_per_class, number.validation_of_train) == (5, None)
+
+    def test_both_at_once_are_refused(self):
+        with pytest.raises(InputError, match="each sizes the validation split; give one of the two"):
+            configure("digits-lt", {"validation_of_train": 0.2, "validation_per_class": 22})
+
+    def test_a_share_held_out_replaces_a_share_of_the_training_classes(self):
+        split = configure("digits-lt", {"validation_of_train": 0.2}, {"held_out_fraction": 0.1}).split
+        assert (split.validation_of_train, split.selection_per_class, split.held_out_fraction) == (None, None, 0.1)
+        beside = configure("digits-lt", {"validation_of_train": 0.2, "held_out_fraction": 0.1}).split
+        assert (beside.validation_of_train, beside.held_out_fraction) == (0.2, 0.1)
+
+
+class TestWhatCannotBe:
+    @pytest.mark.parametrize(
+        ("task", "changes"),
+        [
+            ("digits-lt", {"validation_classes": 5}),
+            ("digits-lt", {"framework": "margin"}),
+            ("digits-lt", {"start": "paper"}),
+            ("digits-retrieval", {"ratio": 10}),
+            ("digits-retrieval", {"validation_per_class": 5}),
+            ("digits-retrieval", {"held_out_fraction": 0.1}),
+        ],
+    )
+    def test_a_key_of_another_kind_is_refused(self, task, changes):
+        (name,) = changes
+        with pytest.raises(InputError, match=rf"{name}=.*: it is for .*, and {task} is .*; leave it out\."):
+            configure(task, changes)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *[("learning_rate", -1), ("learning_rate", 0), ("weight_decay", -0.1), ("crop", -1), ("noise", -1)],
+            *[("device", "tpu"), ("model", "nosuch"), ("model", "nosuch:module"), ("metric", "nosuch")],
+            *[("metric", "nosuch:module"), ("ratio", 0.5), ("validation_per_class", 0), ("held_out_fraction", 1)],
+        ],
+    )
+    def test_a_value_that_no_run_can_have_is_refused_before_a_recipe_is_printed(self, name, value):
+        with pytest.raises(InputError, match=f"{name}.*{value}"):
+            parse("train", "digits", [f"--{name.replace('_', '-')}={value}", "--print-config"])
+
+    @pytest.mark.parametrize("task", TASKS)
+    @pytest.mark.parametrize("preset", ["default", "paper"])
+    def test_the_printed_recipe_of_a_task_is_none_of_that(self, task, preset, tmp_path):
+        config = configure(task, {"preset": preset})
+        (tmp_path / "printed.toml").write_text(write_recipe(config), encoding="utf-8")
+        assert configure(str(tmp_path / "printed.toml")) == config
 
 
 class TestRegressions:

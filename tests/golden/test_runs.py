@@ -129,12 +129,26 @@ def digest(run):
     fingerprints = {name: sha(*(each[key] for key in sorted(each))) for name, each in sorted(weights.items())}
     found["best"] = fingerprints.pop("best")
     found["policy"] = fingerprints
-    curves = hashlib.sha256()
-    for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
-        kept = [row[key] for key in ("population", "step", "loss", "metric", "selection")]
-        curves.update(json.dumps(kept).encode())
-    found["curves"] = curves.hexdigest()[:16]
+    found["curves"] = curves(run, list(result["roles"]))
     return found
+
+
+def curves(run, methods):
+    """A fingerprint of the curves, family by family in the order of the ``methods``, as they were trained then."""
+    arms = json.loads((run / "arms.json").read_text())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    own = {
+        name: [arm for arm in arms if arm["family"] == name] for name in dict.fromkeys(arm["family"] for arm in arms)
+    }
+    first = {name: min(methods.index(arm["method"]) for arm in own[name]) for name in own}
+    digest = hashlib.sha256()
+    for name in sorted(own, key=lambda name: (name.endswith("-refit"), first[name])):
+        start, end = own[name][0]["start"], own[name][-1]["start"] + own[name][-1]["children"]
+        for row in lines:
+            if row["population"] == own[name][0]["population"]:
+                values = [row[key][start:end] for key in ("loss", "metric", "selection")]
+                digest.update(json.dumps([name, row["step"], *values]).encode())
+    return digest.hexdigest()[:16]
 
 
 def leaves(value, path=""):

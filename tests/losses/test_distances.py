@@ -284,6 +284,7 @@ def test_statistics_are_one_row_a_parameter_of_order_one(make: Callable[[], Adap
     ("targets", "message"),
     [
         (torch.tensor([0.0, 0.0, 1.0]), r"val_loader: labels have type torch.float32; convert them with \.long\(\)"),
+        (torch.tensor([0.3, 0.7, 1.0]), r"labels have type torch.float32; give class indices; for soft labels"),
         (torch.tensor([True, False, True]), "labels have type torch.bool"),
         (torch.tensor([[0, 1, 1]]), r"val_loader: labels have shape \(1, 3\); give one class for each example"),
         (torch.tensor([0, 0, -1]), "val_loader: label -1 is negative; number the classes from 0"),

@@ -37,6 +37,30 @@ def test_it_gives_a_finite_loss_of_a_batch(name, framework):
     assert loss(outputs, torch.arange(12) % 3, loss.spec.initial).isfinite().all()
 
 
+def test_the_random_stream_of_a_loss_has_the_name_that_published_results_were_drawn_with():
+    """Renaming a class or an entry must not change what ``minibatch`` evaluation draws."""
+    assert {name: LOSSES[name].stream or name for name in LOSSES} == {
+        "aligned": "AlignedLoss",
+        "class-correlation": "ClassCorrelationLoss",
+        "log-class-correlation": "ClassCorrelationLoss",
+        "distance-mixture": "DistanceMixtureLoss",
+        "scale-matched": "DistanceMixtureLoss",
+        "paper-mixture": "DistanceMixtureLoss",
+        "light-mixture": "DistanceMixtureLoss",
+        "focal-weighting": "focal-weighting",
+        "sharp-focal": "FocalWeightingLoss",
+        "triplet": "TripletLoss",
+        "margin": "MarginLoss",
+        "contrastive": "ContrastiveLoss",
+        "multi-similarity": "MultiSimilarityLoss",
+        "l-softmax": "LSoftmaxLoss",
+        "ldam": "LDAMLoss",
+        "ranking": "RankingLoss",
+        "pairwise": "PairwiseLoss",
+        "smooth-ap": "SmoothAPLoss",
+    }
+
+
 def test_an_unknown_name_is_answered_with_those_there_are():
     with pytest.raises(InputError, match=r"loss 'alined' is unknown; did you mean 'aligned'\?.*or give pml-NAME for a"):
         find_loss("alined")

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossalign.metrics import METRICS, MeanCost, RecallAtK, metric_named, over_children, score_children
+from lossalign.core import InputError
+from lossalign.metrics import MeanCost, RecallAtK, metric_named, over_children, score_children
+from lossalign.metrics.registry import METRICS
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -27,6 +29,23 @@ def test_a_function_may_return_more_than_a_number() -> None:
     outputs, targets = torch.arange(12.0).view(2, 3, 2), torch.zeros(2, 3, dtype=torch.long)
     for vectorised in (True, False):
         assert over_children(lambda o, t: o.sum(0), vectorised, outputs, targets).tolist() == [[6, 9], [24, 27]]
+
+
+def reading(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.sum() * float(targets.float().mean())
+
+
+def raising(outputs: Tensor, targets: Tensor) -> Tensor:
+    raise RuntimeError("of its own")
+
+
+def test_a_function_that_reads_values_is_told_to_say_so() -> None:
+    outputs, targets = torch.zeros(2, 3, 2), torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(InputError, match=r"reading: torch.func.vmap cannot lift it .*\.item\(\).*vectorised = False"):
+        over_children(reading, True, outputs, targets)
+    assert over_children(reading, False, outputs, targets).tolist() == [0, 0]
+    with pytest.raises(RuntimeError, match="of its own"):
+        over_children(raising, True, outputs, targets)
 
 
 @pytest.mark.parametrize("samples", [30, 800])

@@ -11,7 +11,8 @@ import torch
 
 import lossalign.metrics
 from lossalign.core import InputError
-from lossalign.metrics import METRICS, MeanCost, Metric, metric_named
+from lossalign.metrics import MeanCost, Metric, metric_named
+from lossalign.metrics.registry import METRICS
 
 OWN = """
 from lossalign.metrics import ErrorRate, Metric

@@ -39,7 +39,16 @@ def write_run(
         for seed in range(seeds):
             start = sizes.get(population, 0)
             who = {"method": method, "role": roles.get(method, "rival"), "plain": ":" not in method, "seed": seed}
-            arms.append({**who, "children": children, "population": population, "start": start})
+            arms.append(
+                {
+                    **who,
+                    "children": children,
+                    "population": population,
+                    "start": start,
+                    "family": population,
+                    "family_start": start,
+                }
+            )
             sizes[population] = start + children
     config = {
         "format": FORMAT,

@@ -81,7 +81,7 @@ def test_phi_has_a_row_for_each_child_and_stays_in_range(
 
 @RIVALS
 @pytest.mark.parametrize("at", [0, 4, 8])
-def test_goes_on_exactly_from_its_state(spec: ParameterSpec, make: Callable[[int], Controller], at: int) -> None:
+def test_resumes_exactly_from_its_state(spec: ParameterSpec, make: Callable[[int], Controller], at: int) -> None:
     rival, again = make(0), make(1)
     for t in range(at):
         rival.move(look(t, spec))

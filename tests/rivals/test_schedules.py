@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lossalign.core import InputError, Observation, ParameterSpec
 from lossalign.losses import AlignedLoss
-from lossalign.rivals import designed, effective_number, fixed, inverse_frequency, logit_adjustment
+from lossalign.rivals import cost_weights, designed, effective_number, fixed, inverse_frequency, logit_adjustment
 
 COUNTS = st.lists(st.integers(1, 100_000), min_size=2, max_size=12)
 VALUES = torch.tensor([1.0, -1.0, 0.5])
@@ -99,3 +99,9 @@ def test_values_out_of_range_are_clipped(spec: ParameterSpec) -> None:
 def test_groups_that_the_loss_lacks_are_refused(spec: ParameterSpec) -> None:
     with pytest.raises(InputError, match=r"groups=\['pairs'\]: choose from \['weights', 'offsets'\]"):
         designed(spec, 2, "pairs", VALUES)
+
+
+def test_classes_weigh_what_their_mistakes_cost() -> None:
+    u = cost_weights(torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
+    torch.testing.assert_close((u[0] - u[1]).exp(), torch.tensor(3.0))
+    assert abs(float(u.sum())) < 1e-6

@@ -44,7 +44,7 @@ def test_every_method_of_classification_runs_and_leaves_its_files(tmp_path):
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {
         *("config.json", "environment.jsonl", "arms.json", "metrics.jsonl", "results.json", "best.safetensors"),
-        *("phi-aligned.npz", "phi-class-correlation.npz", "checkpoint-aligned.pt", "checkpoint-class-correlation.pt"),
+        *("phi-aligned.npz", "phi-class-correlation.npz", "checkpoint-mlp-16.pt", "checkpoint-mlp-16.pt"),
         *("policy-0.safetensors", "policy-1.safetensors", "curves.png", "phi.png", "tensorboard"),
     } <= names
     assert "ledger.jsonl" not in names

@@ -20,7 +20,7 @@ def rows(folder):
 
 @pytest.mark.parametrize("engine", ["sequential", "vmap"])
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, engine, stop_after):
-    settings = {**SMALL, "engine": engine, "methods": ("fixed", "ala", "random-matrix")}
+    settings = {**SMALL, "engine": engine, "methods": ("fixed", "ala", "random-matrix", "ldam-drw")}
     whole = fit("digits-lt", out=tmp_path / "whole", **settings)
     with pytest.raises(Interrupted, match="--resume"):
         fit("digits-lt", out=tmp_path / "cut", listener=stop_after(3), **settings)
@@ -29,7 +29,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, engine, stop_aft
     resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", **settings)
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
     assert resumed.rows == whole.rows
-    for name in ("phi-aligned.npz", "phi-class-correlation.npz"):
+    for name in ("phi-aligned.npz", "phi-class-correlation.npz", "phi-ldam+cosine.npz"):
         np.testing.assert_array_equal(
             np.load(tmp_path / "cut" / name)["phi"], np.load(tmp_path / "whole" / name)["phi"]
         )
@@ -43,7 +43,7 @@ def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path, damage, stop_afte
     for existing, steps in (("refuse", 2), ("resume", 1)):
         with pytest.raises(Interrupted):
             fit("digits-lt", out=tmp_path / "cut", existing=existing, listener=stop_after(steps), **SMALL)
-    newest = tmp_path / "cut" / "checkpoint-aligned.pt"
+    newest = tmp_path / "cut" / "checkpoint-mlp-16.pt"
     assert previous(newest).exists()
     if damage == "cut off":
         newest.write_bytes(newest.read_bytes()[:1000])
@@ -51,7 +51,7 @@ def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path, damage, stop_afte
         newest.unlink()
     listener = stop_after(1000)
     resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=listener, **SMALL)
-    assert any("checkpoint-aligned.pt" in sentence and damage in sentence for sentence in listener.sentences)
+    assert any("checkpoint-mlp-16.pt" in sentence and damage in sentence for sentence in listener.sentences)
     assert resumed.rows == whole.rows
 
 
@@ -79,7 +79,7 @@ def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch)
     settings = {**SMALL, "model": "short_lived:model", "engine": "sequential"}
     with pytest.raises(NonFiniteError, match="step 4: the training loss of child 0 is not finite"):
         fit("digits-lt", out=tmp_path / "run", **settings)
-    state, warning = load_checkpoint(tmp_path / "run" / "checkpoint-aligned.pt")
+    state, warning = load_checkpoint(tmp_path / "run" / "checkpoint-short-lived-model.pt")
     assert 1 <= state["step"] <= 3
     assert warning is None
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]

@@ -12,7 +12,14 @@ from lossalign.runs.folder import FORMAT, SCHEMA
 
 def arm(method, seed, start, population="p", children=2, role="rival"):
     who = {"method": method, "role": role, "plain": ":" not in method, "seed": seed}
-    return {**who, "children": children, "population": population, "start": start}
+    return {
+        **who,
+        "children": children,
+        "population": population,
+        "start": start,
+        "family": population,
+        "family_start": start,
+    }
 
 
 def line(step, selection, population="p"):

@@ -1,4 +1,4 @@
-"""What README claims, small enough to be checked at every landing. The published figures are in docs/results.md."""
+"""What README claims, small enough to be checked at every landing. The published figures are in docs/results."""
 
 import pytest
 

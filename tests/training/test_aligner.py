@@ -208,7 +208,7 @@ def test_the_average_is_what_is_measured(problem: Any) -> None:
     for average in (None, 2.0):
         measured.clear()
         preset = la.default(weight_average=average, evaluations=1)
-        aligner = problem.aligner(metric=pipeline, higher_is_better=True, preset=preset)
+        aligner = problem.aligner(metric=pipeline, higher_is_better=True, preset=preset, total_steps=3)
         model = problem.train(aligner, 3)
         assert torch.equal(measured[0], model[0].weight) == (average is None)
         assert torch.equal(aligner.best_state_dict()["0.weight"], measured[0])
@@ -234,7 +234,7 @@ def test_one_metric_in_four_guises_gives_one_run(problem: Any) -> None:
     for metric, higher in guises:
         torch.manual_seed(0)
         preset = la.default(sensitivity=False, reward="sign")
-        aligner = problem.aligner(metric=metric, higher_is_better=higher, preset=preset)
+        aligner = problem.aligner(metric=metric, higher_is_better=higher, preset=preset, total_steps=30)
         problem.train(aligner, 30)
         runs.append(aligner)
     assert (runs[0].phi != 0).any()
@@ -327,7 +327,7 @@ def test_best_state_dict_has_the_best_metric(problem: Any) -> None:
         return seen[-1]
 
     preset = la.default(evaluations=1, sensitivity=False)
-    aligner = problem.aligner(metric=metric, higher_is_better=False, preset=preset, every=2)
+    aligner = problem.aligner(metric=metric, higher_is_better=False, preset=preset, every=2, total_steps=40)
     model = problem.train(aligner, 40, lr=2.0)
     assert len(seen) == 20
     assert seen[-1] > min(seen)

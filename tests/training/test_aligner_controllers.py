@@ -106,6 +106,31 @@ class Far(Climber):
         return torch.full((self.children, 3), 1e3)
 
 
+class Old:
+    """Follows the protocol of version 0.1."""
+
+    parents = None
+
+    def __init__(self, spec: ParameterSpec, children: int, generator: torch.Generator) -> None:
+        self.phi = spec.initial.repeat(children, 1)
+
+    def step(self, observation: Observation) -> dict[str, Tensor]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Unsaved(Old):
+    parents = load_state_dict = property()  # type: ignore[assignment]
+
+    def move(self, observation: Observation) -> dict[str, Tensor]:
+        return {}
+
+
 def failing(spec: ParameterSpec, children: int, generator: torch.Generator) -> Controller:
     raise ZeroDivisionError("no")
 
@@ -119,10 +144,12 @@ def failing(spec: ParameterSpec, children: int, generator: torch.Generator) -> C
         ({"controller": "automatic"}, "controller='automatic': give 'auto', 'fresh', a lossalign.Policy"),
         ({"controller": failing}, r"calling it with \(spec, children, generator\) failed: ZeroDivisionError: no"),
         ({"controller": Wide}, r"its phi has shape \(1, 7\); give \[children, parameters\] = \(1, 3\)"),
+        ({"controller": Old}, "controller: a Old has no move; step is now called move; give it all of a lossalign"),
+        ({"controller": Unsaved}, "controller: a Unsaved has no parents, load_state_dict; give it all of a lossalign"),
         ({"controller": Far}, "phi: parameter '0' is 1000, outside its range"),
         ({"controller": Climber, "learn": True}, "learn=True: a controller of your own decides that itself"),
         ({"policy": "fresh"}, "policy is now called controller"),
-        ({"device": "cuda"}, r"device is gone: the aligner follows aligner\.to\(device\)"),
+        ({"device": "cuda"}, r"device was removed: the aligner follows aligner\.to\(device\)"),
     ],
 )
 def test_what_cannot_move_phi_is_refused(options: dict[str, Any], message: str, problem: Any, own_module: Any) -> None:

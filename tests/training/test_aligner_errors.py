@@ -76,6 +76,18 @@ def test_minibatches_are_looked_at_too(problem: Any) -> None:
         problem.train(aligner, 1)
 
 
+class Reading(la.AlignedLoss):
+    """Its statistics read a value, which vmap cannot; it does not say so."""
+
+    def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().statistics(outputs, targets) * outputs.abs().max().item()
+
+
+def test_a_loss_that_vmap_cannot_lift_is_told_to_say_so(problem: Any) -> None:
+    with pytest.raises(la.InputError, match=r"Reading\.statistics: torch.func.vmap cannot .* set vectorised = False"):
+        problem.train(problem.aligner(loss=Reading(3)), 3)
+
+
 class Emptied:
     """Has batches at first, and then no more."""
 
@@ -136,7 +148,8 @@ def test_a_metric_that_is_not_finite_names_the_step(problem: Any) -> None:
 
 
 def test_best_weights_before_anything_is_measured(problem: Any) -> None:
-    with pytest.raises(la.InputError, match="best_state_dict: nothing is measured yet; it comes after 3 iterations"):
+    sentence = r"nothing is measured yet after 0 calls of aligner\.step\(model\); the first measurement comes after 3"
+    with pytest.raises(la.InputError, match=sentence):
         problem.aligner().best_state_dict()
 
 

@@ -22,7 +22,7 @@ class Wrapped(nn.Module):
     def __init__(self, problem: Any, **options: Any) -> None:
         super().__init__()
         self.net = problem.network()
-        self.aligner = problem.aligner(every=4, **options)
+        self.aligner = problem.aligner(every=4, total_steps=24, **options)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ class Run:
         for parameter in self.model.parameters():
             parameter.data += seed
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
-        self.aligner = problem.aligner(every=EVERY, seed=seed, **options)
+        self.aligner = problem.aligner(every=EVERY, seed=seed, total_steps=36, **options)
 
     def go(self, start: int, stop: int) -> Run:
         for x, y in self.problem.batches(start, stop):
@@ -52,7 +52,7 @@ class Run:
 @pytest.mark.parametrize("after", [1, 8, 22, 23])  # nothing measured yet; between two steps; in the middle of one
 @pytest.mark.parametrize("evaluation", ["literal", "minibatch", "window"])
 @pytest.mark.parametrize("average", [None, 2.0])
-def test_goes_on_bit_for_bit(
+def test_resumes_bit_for_bit(
     after: int,
     evaluation: str,
     average: float | None,
@@ -127,6 +127,12 @@ class Upward(la.metrics.BalancedError):
         ({"metric": la.metrics.ErrorRate()}, "saved with metric='balanced-error', this aligner has metric='error'"),
         ({"metric": Upward()}, "saved with higher_is_better=False, this aligner has higher_is_better=True"),
         ({"every": 5}, "saved with every=3, this aligner has every=5; make the Aligner with the same one"),
+        (
+            {"preset": la.default(policy_hidden=(16,))},
+            r"saved with policy_hidden=\(32, 32\), this aligner has policy_hidden=\(16,\); make the Aligner with",
+        ),
+        ({"preset": la.default(horizon=1)}, "saved with horizon=5, this aligner has horizon=1"),
+        ({"preset": la.default(sensitivity=False)}, "saved with sensitivity=True, this aligner has sensitivity=False"),
     ],
 )
 def test_a_state_of_another_aligner_is_refused_and_changes_nothing(
@@ -141,10 +147,35 @@ def test_a_state_of_another_aligner_is_refused_and_changes_nothing(
     assert_equal(other.state_dict(), before)
 
 
-def test_a_longer_run_takes_over_the_state_of_a_shorter_one(problem: Any) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"version": 1},
+            "state: it has version 1, this lossalign reads version 2; resume with the lossalign that saved",
+        ),
+        ({"drawn": None}, "state: 'drawn' is missing; give all that"),
+        ({"options": None}, "state: 'options' is missing; give all that"),
+    ],
+)
+def test_a_state_of_another_version_or_with_a_gap_is_refused(
+    changes: dict[str, Any], message: str, problem: Any
+) -> None:
+    aligner = problem.aligner()
+    state = aligner.state_dict()
+    for name, value in changes.items():
+        state["_extra_state"][name] = value
+        if value is None:
+            del state["_extra_state"][name]
+    with pytest.raises(la.InputError, match=message):
+        problem.aligner().load_state_dict(state)
+
+
+def test_a_longer_run_takes_over_the_state_of_a_shorter_one_and_says_so(problem: Any) -> None:
     saved = problem.aligner(total_steps=9)
     model = problem.train(saved, 9)
     longer = problem.aligner(total_steps=18)
-    longer.load_state_dict(saved.state_dict())
+    with pytest.warns(UserWarning, match="saved after 9 iterations of total_steps=9, this aligner has total_steps=18"):
+        longer.load_state_dict(saved.state_dict())
     problem.train(longer, 9, start=9, model=model)
     assert len(longer.history) == 6

@@ -37,6 +37,18 @@ def test_a_run_longer_than_it_was_said_to_be(problem: Any) -> None:
     assert "total_steps=len(loader) * epochs" in said
 
 
+def test_a_run_shorter_than_it_was_said_to_be(problem: Any) -> None:
+    aligner = problem.aligner(total_steps=9)
+    problem.train(aligner, 6)
+    assert heard(aligner.state_dict) == []  # a checkpoint is written while a run is on its way
+    [said] = heard(lambda: [aligner.best_state_dict(), aligner.best_state_dict()])
+    assert said.startswith("total_steps=9: the best weights are asked for after 6 iterations; if the run is over")
+    assert said.endswith("make the Aligner with total_steps=6.")
+    whole = problem.aligner(total_steps=6)
+    problem.train(whole, 6)
+    assert heard(whole.best_state_dict) == []
+
+
 def losses(aligner: la.Aligner, problem: Any, number: int) -> None:
     logits = torch.randn(4, 3, requires_grad=True)
     for _ in range(number):

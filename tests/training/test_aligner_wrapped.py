@@ -23,7 +23,7 @@ def test_best_weights_have_the_names_of_the_plain_model(wrapper: str, problem: A
     best = []
     for wrap in (WRAPPERS[wrapper], lambda model: model):
         torch.manual_seed(0)
-        aligner = problem.aligner()
+        aligner = problem.aligner(total_steps=12)
         problem.train(aligner, 12, model=wrap(problem.network()))
         best.append(aligner.best_state_dict())
     problem.network().load_state_dict(best[0], strict=True)

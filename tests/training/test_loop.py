@@ -17,7 +17,7 @@ from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, nor
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, WorstClassRecall, error
 from lossalign.models import MLP
-from lossalign.training import LabelledSet, Population, StepRecord, load_checkpoint, loop, save_checkpoint
+from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, save_checkpoint
 
 DIGITS = load_digits()
 TRAIN = DIGITS.subset(range(200))
@@ -113,8 +113,7 @@ def build(
     given: dict[str, Any] = {"validation": [VALIDATION] * 3, "selection": [SELECTION] * 3, **sets}
     return Population(
         make_children(members, loss, optimisation, engine=engine),
-        controllers,
-        loss=loss,
+        {"part": Part.of(loss, controllers)},
         metric=metric or BalancedError(),
         preset=preset,
         every=EVERY,
@@ -166,12 +165,12 @@ def test_resumes_exactly(
     assert_equal(resumed.history, whole.history)
     assert torch.equal(resumed.best_errors, whole.best_errors)
     assert resumed.step_count == 8
-    moved = whole.controllers[0].state_dict()
+    moved = whole.owners[0].controller.state_dict()
     assert len(moved["replay"]["matured"]) > 0
-    assert not torch.equal(moved["phi"], fresh(0).controllers[0].phi)
+    assert not torch.equal(moved["phi"], fresh(0).owners[0].controller.phi)
 
 
-def test_controllers_are_told_what_tells_children_apart_and_records_are_not() -> None:
+def test_controllers_see_the_tie_breaker_and_records_do_not() -> None:
     metric, told = WorstClassRecall(), Constant(0.0, 0.0)
     record = build(metric=metric, controllers=[told, Constant(0.0)]).step()
     assert record.metric.tolist() == [0.0, 0.0, 0.0], "after three iterations no network knows every digit"
@@ -187,7 +186,7 @@ def test_controllers_are_told_what_tells_children_apart_and_records_are_not() ->
 
 def test_learns_while_it_trains() -> None:
     population = build()
-    policy = population.controllers[0].policy  # type: ignore[attr-defined]
+    policy = population.owners[0].controller.policy  # type: ignore[attr-defined]
     before = [weight.clone() for weight in policy.parameters()]
     records = [population.step() for _ in range(8)]
     assert (records[-1].loss < records[0].loss).all()
@@ -221,6 +220,18 @@ def test_each_child_trains_under_its_controllers_phi() -> None:
         for other in [mixed.children.child_state(c, "raw")]
     ]
     assert same == [True, True, False]
+
+
+def test_the_last_weights_are_those_that_were_measured() -> None:
+    """A controller asks for copies after every step; after the last one they are not made, as nothing measures them."""
+    copying = Constant(0.0, 0.0, 0.0)
+    copying.parents = torch.tensor([2, 2, 2])
+    population = build(controllers=[copying], steps=2)
+    records = [population.step() for _ in range(2)]
+    outputs = population.children.outputs([SELECTION.inputs] * 3, "averaged")
+    measured = torch.stack([BalancedError()(child, SELECTION.targets) for child in outputs])
+    assert torch.equal(measured, records[-1].selection)
+    assert len(measured.unique()) > 1
 
 
 def test_a_controller_moves_only_its_own_children() -> None:
@@ -281,7 +292,7 @@ def test_progress_runs_to_one() -> None:
     assert [seen.progress for seen in controller.seen] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_children_rest_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     population, rested = build(steps=3), list[int]()
     monkeypatch.setattr(population.children, "release_memory", lambda: rested.append(population.step_count))
     for _ in range(3):
@@ -316,7 +327,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_the_child(engine: str) -> 
 
 
 @pytest.mark.parametrize("engine", ["sequential", "fused"])
-def test_a_tolerant_population_sets_aside_who_fails_and_goes_on(engine: str) -> None:
+def test_a_tolerant_population_sets_failed_children_aside_and_continues(engine: str) -> None:
     population, whole = (build(engine, spoiled=spoiled, tolerant=True) for spoiled in ({1: EVERY + 1}, {}))
     for _ in range(3):
         record, expected = population.step(), whole.step()
@@ -403,7 +414,7 @@ def test_a_phi_of_another_size_is_refused() -> None:
 
 
 def test_controllers_must_own_all_children() -> None:
-    with pytest.raises(InputError, match="controllers own 2 children, but 3 train"):
+    with pytest.raises(InputError, match=r"controllers own the children \[0, 1\], but 3 train"):
         build(controllers=[Constant(0.0, 0.0)])
 
 

@@ -1,6 +1,6 @@
 """Children, the models of a population, and the engines that train them."""
 
-from lossalign.children.base import Children, Member, Stream, Weights
+from lossalign.children.base import Children, LossFunction, Member, Stream, Weights
 from lossalign.children.choose import Compile, Engine, choose_engine, make_children
 from lossalign.children.compiled import CompiledChildren
 from lossalign.children.fused import FusedChildren
@@ -14,6 +14,7 @@ __all__ = [
     "CompiledChildren",
     "Engine",
     "FusedChildren",
+    "LossFunction",
     "Member",
     "Optimisation",
     "SequentialChildren",

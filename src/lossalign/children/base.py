@@ -16,6 +16,9 @@ from lossalign.core import InputError
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(outputs, targets, phi) → per-example losses [B], for one child."""
 
+Losses = LossFunction | Sequence[LossFunction]
+"""The loss of all children, or one for each."""
+
 Weights = Literal["raw", "averaged", "best"]
 """The current weights, their moving average, or the average that was best on the selection split."""
 
@@ -57,6 +60,29 @@ class Member:
 
 Members = Sequence[Member]
 Device = torch.device | str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive children that train under one loss."""
+
+    rows: slice
+    loss: LossFunction
+
+
+def blocks(losses: Losses, children: int) -> list[Block]:
+    """The children by loss, in their order.
+
+    Example:
+        >>> one, other = torch.add, torch.mul
+        >>> [(block.rows.start, block.rows.stop) for block in blocks([one, one, other], 3)]
+        [(0, 2), (2, 3)]
+    """
+    if callable(losses):
+        return [Block(slice(0, children), losses)]
+    assert len(losses) == children, "one loss for each child"
+    starts = [i for i in range(children) if i == 0 or losses[i] != losses[i - 1]]
+    return [Block(slice(a, b), losses[a]) for a, b in zip(starts, [*starts[1:], children], strict=True)]
 
 
 class Children(ABC):

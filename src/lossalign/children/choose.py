@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lossalign.children.base import Children, IsolatedRng, LossFunction, Member, autocast
+from lossalign.children.base import Children, IsolatedRng, Losses, Member, autocast, blocks
 from lossalign.children.compiled import CompiledChildren
 from lossalign.children.fused import FusedChildren, FusedLift, why_not_fused
 from lossalign.children.optimisation import Optimisation
@@ -113,7 +113,7 @@ def _why_one_by_one(engine: Engine, members: Sequence[Member], device: torch.dev
 
 def make_children(
     members: Sequence[Member],
-    loss: LossFunction,
+    losses: Losses,
     optimisation: Optimisation,
     *,
     engine: Engine = "auto",
@@ -125,7 +125,8 @@ def make_children(
 
     Args:
         members: the children.
-        loss: the loss of one child; if its attribute ``vectorised`` is False, engines may not lift it over children.
+        losses: the loss of one child, for all of them or for each; if the attribute ``vectorised`` of one is False,
+            engines may not lift it over children.
         optimisation: the same for all.
         engine: see :func:`choose_engine`.
         compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more.
@@ -135,9 +136,8 @@ def make_children(
     device = torch.device(device)
     if compile not in get_args(Compile):
         raise InputError(f"compile={compile!r}: choose from {', '.join(get_args(Compile))}.")
-    chosen, reasons = choose_engine(
-        engine, members, optimisation.precision, device, vectorised=getattr(loss, "vectorised", True)
-    )
+    vectorised = all(getattr(block.loss, "vectorised", True) for block in blocks(losses, len(members)))
+    chosen, reasons = choose_engine(engine, members, optimisation.precision, device, vectorised=vectorised)
     compiled = chosen != "sequential" and (
         compile == "on" or (compile == "auto" and device.type == "cuda" and optimisation.iterations >= WORTH_COMPILING)
     )
@@ -148,9 +148,9 @@ def make_children(
     }
     if compiled:
         lift = FusedLift if chosen == "fused" else VmapLift
-        children: Children = CompiledChildren(members, loss, optimisation, device, lift=lift, say=say)
+        children: Children = CompiledChildren(members, losses, optimisation, device, lift=lift, say=say)
     else:
-        children = kinds[chosen](members, loss, optimisation, device)
+        children = kinds[chosen](members, losses, optimisation, device)
     children.engine = f"{chosen}{', compiled' if compiled else ''}, {optimisation.precision}"
     children.engine += f" ({reasons})" if reasons else ""
     return children

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lossalign.children.base import LossFunction, Member
+from lossalign.children.base import Losses, Member
+from lossalign.children.fused.blocks import many_variants
 from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
 from lossalign.children.stacked import Lift, StackedChildren, State
 
@@ -37,7 +38,7 @@ class CompiledChildren(StackedChildren):
 
     Args:
         members: the children, all of one architecture.
-        loss: the loss of one child.
+        losses: the loss of one child, for all of them or for each.
         optimisation: the same for all.
         device: a GPU.
         lift: how they are computed together.
@@ -47,7 +48,7 @@ class CompiledChildren(StackedChildren):
     def __init__(
         self,
         members: Sequence[Member],
-        loss: LossFunction,
+        losses: Losses,
         optimisation: Optimisation,
         device: torch.device | str = "cuda",
         *,
@@ -55,11 +56,11 @@ class CompiledChildren(StackedChildren):
         say: Say = lambda sentence: None,
     ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
-        super().__init__(members, loss, optimisation, device, lift=lift)
+        super().__init__(members, losses, optimisation, device, lift=lift)
         self._say = say
         self._replay: Callable[[], None] | None = None
         self._forward: Callable[..., Tensor] | None = None
-        self._eager = False
+        self._eager = self._by_blocks = False
         self._size = 0
         self._phi = torch.empty(0)
         self._drawn: tuple[Tensor, ...] = ()
@@ -92,16 +93,17 @@ class CompiledChildren(StackedChildren):
         before = [tensor.detach().clone() for tensor in self._changing()]
         self._rate.fill_(self._optimisation.learning_rate)
         self._decay.fill_(0.5)
-        self._say("compiling the training iteration of all children (about a minute; cached for later runs) …")
-        began = time.monotonic()
+        self._say("compiling the training iteration of all children (cached for later runs) …")
+        began, cached = time.monotonic(), _cache_counts()
+        self._lift.uncompile_blocks()
         eager = self._step(self._batch_losses, self._update)
         try:
             expected = self._seen(eager, before)
-            step = self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
-            with warnings.catch_warnings():
+            step = self._compiled_step()
+            with warnings.catch_warnings(), many_variants():
                 warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # other streams are intended
                 self._replay = self._captured(step, before, expected)
-            self._say(f"compiled in {time.monotonic() - began:.0f} s.")
+            self._say(f"compiled in {time.monotonic() - began:.0f} s{_from_cache(cached)}.")
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways
@@ -109,6 +111,24 @@ class CompiledChildren(StackedChildren):
             self._replay = eager
         finally:
             self._restore(before)
+
+    def _compiled_step(self) -> Callable[[], None]:
+        """The iteration compiled by its repeated blocks, with the batches and the losses beside them; else as a whole.
+
+        The update by blocks is that of torch's foreach kernels: there is nothing to fuse.
+        """
+        self._by_blocks = self._lift.compile_blocks()
+        if not self._by_blocks:
+            return self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
+        make = torch.compile(self._feed.make, dynamic=False)
+        losses_of = torch.compile(self._losses_of, dynamic=False)
+
+        def batch_losses(phi: Tensor, *drawn: Tensor) -> Tensor:
+            inputs, targets = make(*drawn)
+            losses: Tensor = losses_of(self._trained_outputs(inputs), targets, phi)
+            return losses
+
+        return self._step(batch_losses, self._update)
 
     def _seen(self, step: Callable[[], None], before: list[Tensor]) -> list[Tensor]:
         """Result of one iteration from ``before``: losses, and the changes of weights, momenta and averages."""
@@ -188,8 +208,9 @@ class CompiledChildren(StackedChildren):
             filler = inputs.narrow(axis, 0, 1)
             inputs = torch.cat([inputs, filler.repeat_interleave(self._size - size, axis)], axis)
         try:
-            self._forward = self._forward or torch.compile(super()._evaluate, dynamic=False)
-            outputs = self._forward(state, inputs, shared)
+            self._forward = self._forward or self._compiled_forward()
+            with many_variants():
+                outputs = self._forward(state, inputs, shared)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways
@@ -197,11 +218,28 @@ class CompiledChildren(StackedChildren):
             outputs = super()._evaluate(state, inputs, shared)
         return outputs.narrow(1, 0, size)
 
+    def _compiled_forward(self) -> Callable[..., Tensor]:
+        by_blocks = self._by_blocks or self._lift.compile_blocks()
+        return super()._evaluate if by_blocks else torch.compile(super()._evaluate, dynamic=False)
+
     def _warn(self, what: str, error: Exception) -> None:
         """Warn once; nothing is compiled afterwards."""
         self._eager = True
+        self._lift.uncompile_blocks()
         reason = (str(error).strip().splitlines() or [""])[0]
         warnings.warn(f"{what} is not compiled ({type(error).__name__}: {reason}); it runs eagerly.", stacklevel=2)
+
+
+def _cache_counts() -> tuple[int, int]:
+    """Graphs that were found in the compiler's cache, and those that were not, since the process began."""
+    seen = torch._dynamo.utils.counters["inductor"]  # not imported above: torch._dynamo takes two seconds to import
+    return seen["fxgraph_cache_hit"], seen["fxgraph_cache_miss"]
+
+
+def _from_cache(before: tuple[int, int]) -> str:
+    """How many graphs since ``before`` were found in the compiler's cache, as part of a sentence."""
+    hits, misses = (now - then for now, then in zip(_cache_counts(), before, strict=True))
+    return f", {hits} of {hits + misses} graphs from the cache" if hits else ""
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

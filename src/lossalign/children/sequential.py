@@ -14,10 +14,11 @@ from lossalign.children.base import (
     Children,
     Device,
     IsolatedRng,
-    LossFunction,
+    Losses,
     Members,
     Weights,
     autocast,
+    blocks,
     check_state,
     copied,
 )
@@ -28,13 +29,12 @@ from lossalign.core import InputError
 class SequentialChildren(Children):
     """N children trained in turn, K iterations each."""
 
-    def __init__(
-        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
-    ) -> None:
+    def __init__(self, members: Members, losses: Losses, optimisation: Optimisation, device: Device = "cpu") -> None:
         if not members:
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
-        self._loss, self._optimisation, self._device = loss, optimisation, torch.device(device)
+        self._losses = [block.loss for block in blocks(losses, self.count) for _ in range(self.count)[block.rows]]
+        self._optimisation, self._device = optimisation, torch.device(device)
         self._models = [copy.deepcopy(member.model).to(self._device) for member in members]
         self._streams = [member.stream() for member in members]
         self._rngs = [IsolatedRng(member.seed, self._device) for member in members]
@@ -61,7 +61,7 @@ class SequentialChildren(Children):
             inputs, targets = stream.next()
             with autocast(self._device, self._optimisation.precision):
                 outputs = model(inputs)
-            loss = self._loss(outputs, targets, phi).mean()
+            loss = self._losses[child](outputs, targets, phi).mean()
             grads = torch.autograd.grad(loss, weights, materialize_grads=True)
             sgd_(weights, grads, self._momenta[child], self._optimisation, learning_rate(self._optimisation, iteration))
             average_(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from lossalign.children.base import CHUNK, Children, LossFunction, Member, Weights, autocast, check_state
+from lossalign.children.base import CHUNK, Children, Losses, Member, Weights, autocast, blocks, check_state
 from lossalign.children.feed import Feed
 from lossalign.children.optimisation import Optimisation, average_, average_decay, learning_rate, sgd_
-from lossalign.core import InputError
+from lossalign.core import InputError, lifting
 
 AT_ONCE = 2**27
 """Bytes of inputs of all children in one forward pass of an evaluation; activations are many times as large."""
@@ -46,6 +46,14 @@ class Lift(Protocol):
         """Run ``work()``, some iterations of training; torch's global random stream is left as it was."""
         ...
 
+    def compile_blocks(self) -> bool:
+        """Compile the network's repeated blocks, each on its own; False if it has none, or cannot."""
+        ...
+
+    def uncompile_blocks(self) -> None:
+        """Undo ``compile_blocks``."""
+        ...
+
     def at(self, iteration: int) -> None:
         """Set the iteration of the next call of ``train``."""
         ...
@@ -66,7 +74,7 @@ class StackedChildren(Children):
 
     Args:
         members: the children, all of one architecture.
-        loss: the loss of one child.
+        losses: the loss of one child, for all of them or for each.
         optimisation: the same for all.
         device: the device they train on.
         lift: how they are computed together.
@@ -75,7 +83,7 @@ class StackedChildren(Children):
     def __init__(
         self,
         members: Sequence[Member],
-        loss: LossFunction,
+        losses: Losses,
         optimisation: Optimisation,
         device: torch.device | str = "cpu",
         *,
@@ -84,7 +92,8 @@ class StackedChildren(Children):
         if not members:
             raise InputError("children=0: train at least 1.")
         self.count, self.iteration = len(members), 0
-        self._loss, self._optimisation, self._device = loss, optimisation, torch.device(device)
+        self._blocks = blocks(losses, len(members))
+        self._optimisation, self._device = optimisation, torch.device(device)
         self._make_lift, self._lift = lift, lift(members, self._device)
         self._state = self._lift.state
         self._weights = [self._state[name].requires_grad_() for name in self._lift.trained]
@@ -99,7 +108,8 @@ class StackedChildren(Children):
         """Train all children together; see ``Children.advance``."""
         phi = phi.to(self._device)
         try:
-            return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
+            with lifting("loss"):
+                return (self._lift.run(lambda: self._train(iterations, phi)) / iterations).cpu()
         except torch.OutOfMemoryError:
             pass  # the memory of the failed pass is free only after this block
         raise InputError(self._too_many(phi[:1]))
@@ -111,7 +121,8 @@ class StackedChildren(Children):
         torch.cuda.reset_peak_memory_stats(self._device)
         fit = 0
         try:
-            one = StackedChildren(self._members[:1], self._loss, self._optimisation, self._device, lift=self._make_lift)
+            loss = self._blocks[0].loss
+            one = StackedChildren(self._members[:1], loss, self._optimisation, self._device, lift=self._make_lift)
             one._train(1, phi)
             fit = int(0.9 * total / max(1, torch.cuda.max_memory_allocated(self._device) - used))
         except torch.OutOfMemoryError:
@@ -148,10 +159,17 @@ class StackedChildren(Children):
 
     def _losses(self, inputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Mean loss of every child on its batch [N]."""
+        return self._losses_of(self._trained_outputs(inputs), targets, phi)
+
+    def _trained_outputs(self, inputs: Tensor) -> Tensor:
+        """Outputs of every child in training mode [N, B, …]."""
         with autocast(self._device, self._optimisation.precision):
-            outputs = self._lift.train(self._state, inputs)
-        losses: Tensor = vmap(self._loss)(outputs, targets, phi)
-        return losses.mean(1)
+            return self._lift.train(self._state, inputs)
+
+    def _losses_of(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """Mean loss of every child [N], of its outputs."""
+        parts = [vmap(block.loss)(*(t[block.rows] for t in (outputs, targets, phi))).mean(1) for block in self._blocks]
+        return torch.cat(parts)
 
     @torch.no_grad()
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:

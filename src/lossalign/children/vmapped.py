@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from lossalign.children.base import Device, IsolatedRng, LossFunction, Member, Members
+from lossalign.children.base import Device, IsolatedRng, Losses, Member, Members
 from lossalign.children.optimisation import Optimisation
 from lossalign.children.stacked import StackedChildren, State
 
@@ -49,6 +49,13 @@ class VmapLift:
         """Run ``work()`` on one random stream for all children."""
         return self._rng.run(work)
 
+    def compile_blocks(self) -> bool:
+        """False: what runs under vmap is compiled with it, as a whole."""
+        return False
+
+    def uncompile_blocks(self) -> None:
+        """Does nothing."""
+
     def at(self, iteration: int) -> None:
         """Does nothing: the random stream continues by itself."""
 
@@ -65,10 +72,8 @@ class VmapLift:
 class VmapChildren(StackedChildren):
     """``StackedChildren`` by vmap."""
 
-    def __init__(
-        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
-    ) -> None:
-        super().__init__(members, loss, optimisation, device, lift=VmapLift)
+    def __init__(self, members: Members, losses: Losses, optimisation: Optimisation, device: Device = "cpu") -> None:
+        super().__init__(members, losses, optimisation, device, lift=VmapLift)
 
 
 def stacked_names(model: nn.Module) -> dict[str, str]:

@@ -18,6 +18,8 @@ from lossalign.training import StepRecord
 
 PLAIN_SECONDS = 60.0
 """Seconds between two lines where there is no terminal."""
+SLOW_START = 5.0
+"""Seconds before the first step from which their number is printed: compiling, mostly."""
 
 
 class ProgressListener(Listener):
@@ -64,6 +66,8 @@ class ProgressListener(Listener):
         self._taken += 1
         self._progress.update(self._bar, advance=1, live=live)
         now = self._clock()
+        if self._taken == self._done_before + 1 and now - self._began >= SLOW_START:
+            self.said(f"first step after {now - self._began:.0f} s")
         if not self._console.is_terminal and now - self._spoke >= PLAIN_SECONDS:
             self._spoke = now
             left = (now - self._began) / (self._taken - self._done_before) * (self._total - self._taken)

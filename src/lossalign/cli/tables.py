@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -80,8 +82,10 @@ def notes(result: Result) -> list[str]:
     for method, number in result.collapsed.items():
         said.append(f"{method}: {number} of {result.children[method]} children collapsed to a point.")
     if result.kept:
-        adapting = sum(method != result.baseline for method in result.kept.values())
-        said.append(f"The guard keeps ala for {adapting} of {len(result.kept)} seeds.")
+        times = ", ".join(f"{method} for {n}" for method, n in Counter(result.kept.values()).most_common())
+        said.append(f"The guard keeps {times} of {len(result.kept)} seeds.")
+        if result.split == "selection":
+            said.append("It chose on the selection split, which is scored here: its row is too good; use --final.")
     return said
 
 

@@ -110,7 +110,7 @@ class LearningController:
         learn: whether the policy learns; False with a fresh policy is the random walk.
         generator: for actions, replay and the fresh policy's weights; a CPU generator whatever the device.
         device: where Φ, the policy and what it remembers live; a GPU pays from ``LARGE`` parameters.
-        loss_name: name of the class that computes the statistics. A given policy must have been learned on it, if both
+        loss_name: name of the loss's statistics. A given policy must have been learned on it, if both
             are known; a fresh one says so in ``policy.about``.
         provenance: where a fresh policy learns, for readers of its file: task, metric, seed and the like.
     """

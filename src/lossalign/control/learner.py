@@ -119,14 +119,16 @@ class Learner:
     def learn(self, replay: Replay, generators: Sequence[torch.Generator]) -> None:
         """Update θ a few times; not if all returns are zero, as then only the entropy would grow."""
         for _ in range(self.updates):
-            drawn = replay.sample(self.batch, generators)
-            if drawn is not None:
+            for drawn in replay.sample(self.batch, generators):
                 self.update(drawn)
 
     def update(self, drawn: Batch) -> None:
-        """One update of each θ."""
+        """One update of θ of the policies that the batch is for."""
         weights = self.stack.weights
-        leaves = [weight.detach().requires_grad_() for weight in weights]
+        learns = torch.zeros(len(self._updates), dtype=torch.bool)
+        learns[drawn.policies] = True
+        some = slice(None) if learns.all() else drawn.policies.to(weights[0].device)
+        leaves = [weight[some].detach().requires_grad_() for weight in weights]
         with torch.enable_grad():
             logits = policy_logits(leaves, drawn.states.flatten(1, 2), self.stack.prior)
             gain = reinforce_gain(
@@ -138,8 +140,11 @@ class Learner:
                 clip=self.clip or 0.0,
                 entropy_bonus=self.entropy_bonus,
             )
-            grads = torch.autograd.grad(-(gain * drawn.counts).sum(), leaves)
-        adam_(weights, grads, self._averages, self._squares, self._updates, self.learning_rate, drawn.learns)
+            found = torch.autograd.grad(-gain.mean(1).sum(), leaves)
+        grads = [torch.zeros_like(weight) for weight in weights]
+        for grad, own in zip(grads, found, strict=True):
+            grad[some] = own
+        adam_(weights, grads, self._averages, self._squares, self._updates, self.learning_rate, learns)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of θ and Adam's moments, which later updates do not change."""

@@ -35,7 +35,7 @@ class PolicyAbout:
 
     Args:
         groups: groups of loss parameters that it moved.
-        loss: name of the class that computes the statistics it saw; empty: unknown.
+        loss: name of the statistics it saw; empty: unknown.
         preset: the preset it was learned with, field by field; empty: unknown.
         provenance: anything else of use to a reader, e.g. task, metric and seed, as JSON values.
 

@@ -31,6 +31,24 @@ _RANGES = (
 """Fields that are numbers, each with the smallest and largest value that is accepted."""
 
 
+RENAMED_OPTIONS = {
+    "average": "weight_average",
+    "returns": "horizon",
+    "inherit": "inherit_every",
+    "heirs": "inherit_share",
+    "ties": "tie_breaker",
+    "beta": "beta_scale",
+    "clip": "ratio_clip",
+    "batch": "replay_batch",
+    "parameters": "replay_parameters",
+    "updates": "policy_updates",
+    "learning_rate": "policy_learning_rate",
+    "history": "state_history",
+    "hidden": "policy_hidden",
+}
+"""Names that options had in version 0.1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preset:
     """Every option of the controller."""
@@ -193,6 +211,8 @@ def default(**changes: Any) -> Preset:
 def _changed(preset: Preset, changes: dict[str, Any]) -> Preset:
     known = [field.name for field in fields(Preset)]
     unknown = [name for name in changes if name not in known]
+    if unknown and unknown[0] in RENAMED_OPTIONS:
+        raise InputError(f"option {unknown[0]!r} is now called {RENAMED_OPTIONS[unknown[0]]!r}.")
     if unknown:
         raise InputError(f"option {unknown[0]!r} is unknown; choose from {', '.join(known)}.")
     return replace(preset, **changes)

@@ -42,26 +42,23 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Experiences drawn at random for each policy: B child-steps of M parameters.
+    """Experiences drawn at random for some of the policies: B child-steps of M parameters each.
 
     Args:
-        states: [G, B, M, F].
-        actions: [G, B, M].
-        log_probs: [G, B, M].
-        weights: [G, B, M].
-        returns: [G, B].
-        counts: how much each child-step counts in its policy's mean [G, B]; 0 where it only fills the batch. All of a
-            policy are 0 if it has nothing to learn from.
-        learns: policies that have something to learn from [G].
+        policies: which policies [g].
+        states: [g, B, M, F].
+        actions: [g, B, M].
+        log_probs: [g, B, M].
+        weights: [g, B, M].
+        returns: [g, B].
     """
 
+    policies: Tensor
     states: Tensor
     actions: Tensor
     log_probs: Tensor
     weights: Tensor
     returns: Tensor
-    counts: Tensor
-    learns: Tensor
 
 
 class Replay:
@@ -99,39 +96,41 @@ class Replay:
                 self._joined[name] = joined if name == "weights" else joined.flatten(1, 2)
         return self._joined
 
-    def sample(self, size: int, generators: Sequence[torch.Generator]) -> Batch | None:
+    def sample(self, size: int, generators: Sequence[torch.Generator]) -> list[Batch]:
         """For each policy ``size`` child-steps drawn without replacement, or all if there are fewer.
 
-        A policy does not learn from returns that are all zero up to rounding, because the metric plateaus. None while
-        no step has matured, and if no policy has anything to learn from.
+        A policy does not learn from returns that are all zero up to rounding, because the metric plateaus.
+
+        Returns:
+            A batch for all policies that draw equally many; no more than one as soon as all have ``size``.
         """
         if not self.matured:
-            return None
+            return []
         everything = self._all()
         drawn = [
             _draw(valid, size, generator) for valid, generator in zip(everything["valid"], generators, strict=True)
         ]
-        numbers = torch.tensor([len(some) for some in drawn])
-        if not numbers.any():
-            return None
-        filled = torch.arange(int(numbers.max())) < numbers[:, None]
-        rows = torch.zeros(filled.shape, dtype=torch.long)
-        rows[filled] = torch.cat(drawn)
-        returns = everything["returns"].gather(1, rows) * filled
-        learns = returns.abs().amax(1) >= _ROUNDING
-        if not learns.any():
-            return None
-        counts = (filled & learns[:, None]) / numbers.clamp(min=1)[:, None]
+        alike: dict[int, list[int]] = {}
+        for policy, rows in enumerate(drawn):
+            if len(rows) and everything["returns"][policy, rows].abs().max() >= _ROUNDING:
+                alike.setdefault(len(rows), []).append(policy)
+        return [
+            self._batch(policies, torch.stack([drawn[policy] for policy in policies])) for policies in alike.values()
+        ]
+
+    def _batch(self, policies: list[int], rows: Tensor) -> Batch:
+        """The child-steps ``rows`` [g, B] of some policies."""
+        everything = self._all()
         device, n = everything["states"].device, self.matured[0].valid.shape[1]
-        policy, here = torch.arange(len(rows), device=device)[:, None], rows.to(device)
+        own = torch.tensor(policies)
+        at, here = own[:, None].to(device), rows.to(device)
         return Batch(
-            states=everything["states"][policy, here],
-            actions=everything["actions"][policy, here],
-            log_probs=everything["log_probs"][policy, here],
-            weights=everything["weights"][policy, here // n],
-            returns=returns.to(device),
-            counts=counts.to(device),
-            learns=learns,
+            policies=own,
+            states=everything["states"][at, here],
+            actions=everything["actions"][at, here],
+            log_probs=everything["log_probs"][at, here],
+            weights=everything["weights"][at, here // n],
+            returns=everything["returns"][own[:, None], rows].to(device),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from lossalign.core.errors import (
 )
 from lossalign.core.inheritance import choose_parents
 from lossalign.core.layers import CosineLinear, scaled_cosine
+from lossalign.core.lifting import lifting
 from lossalign.core.parameters import ParameterGroup, ParameterSpec
 from lossalign.core.plugs import OBJECT, import_plug, offer_plug
 from lossalign.core.ranks import Ranks, check_same, fingerprint
@@ -43,6 +44,7 @@ __all__ = [
     "fingerprint",
     "generator",
     "import_plug",
+    "lifting",
     "log_softmax",
     "offer_plug",
     "scaled_cosine",

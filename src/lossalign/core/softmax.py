@@ -25,7 +25,7 @@ def log_softmax(logits: Tensor) -> Tensor:
         True
     """
     few = logits.shape[-1] < _LANES and logits.dtype is torch.float32 and logits.device.type == "cpu"
-    if not few or (logits.numel() < _SMALL and not is_batchedtensor(logits)):
+    if not few or torch.compiler.is_compiling() or (logits.numel() < _SMALL and not is_batchedtensor(logits)):
         return torch.log_softmax(logits, -1)
     rows = logits.reshape(-1, logits.shape[-1])
     filled = F.pad(torch.stack(rows.unbind(-1)), (0, -len(rows) % _LANES))

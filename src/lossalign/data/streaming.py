@@ -29,6 +29,8 @@ from lossalign.data.transforms import Transform
 
 Pixels = npt.NDArray[np.uint8]
 
+_FORMAT = 1
+"""Version of the files of decoded images; another one is decoded again."""
 _DECODED_AT_ONCE = 64
 _READERS = 8
 _AHEAD = 2
@@ -148,8 +150,8 @@ def map_image_folder(path: str | Path, size: int, cache: str | Path | None = Non
 
 
 def _digest(path: Path, files: list[Path], size: int) -> str:
-    """A digest that changes whenever a file is added, removed, renamed or written to."""
-    digest = hashlib.sha256()
+    """A digest that changes whenever a file is added, removed, renamed or written to, or the cache's format changes."""
+    digest = hashlib.sha256(f"format {_FORMAT}\n".encode())
     for file in files:
         about = file.stat()
         digest.update(f"{file.relative_to(path)}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())

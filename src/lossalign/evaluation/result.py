@@ -145,9 +145,7 @@ def _costs(experiment: Experiment) -> dict[str, float]:
     """
     costs: dict[str, list[float]] = {}
     for arm in experiment.arms:
-        number = experiment.arms_of(arm.population).index(arm)
-        watches = arm.spec.trained is not None and arm.spec.trained.watches
-        cost = experiment.populations[arm.population].clock.cost(number, arm.children, watches=watches)
+        cost = experiment.populations[arm.population].cost(arm.start)
         if cost is not None:
             costs.setdefault(arm.method, []).append(cost)
     return {method: sum(each) / len(each) for method, each in costs.items()}
@@ -218,11 +216,11 @@ def _learnable(experiment: Experiment, rewards: dict[str, Array]) -> Learnable |
     ]
     if not arms:
         return None
-    name = arms[0].population
+    name, family = arms[0].population, arms[0].family
     phi, steps = experiment.populations[name].history
     if len(steps) < experiment.config.steps:
         return None
-    options, spec = experiment.config.control.options, experiment.losses[name].spec
+    options, spec = experiment.config.control.options, experiment.losses[family].spec
     moved = spec.select(options.groups or spec.slices)
     rows = np.concatenate([np.arange(arm.rows.start, arm.rows.stop) for arm in arms])
     moves = phi[:, rows][:, :, moved].double().numpy()

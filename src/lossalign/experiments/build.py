@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from lossalign.children import Children, Member, Stream, make_children
+from lossalign.children import Children, LossFunction, Member, Stream, make_children
 from lossalign.children.distributed import DistributedChildren
+from lossalign.control import LearningController, Policy
 from lossalign.core import OBJECT, Controller, InputError, Ranks, generator, import_plug
 from lossalign.data import (
     BatchStream,
@@ -30,24 +31,36 @@ from lossalign.experiments.families import Family, families
 from lossalign.experiments.kinds import KINDS, Kind
 from lossalign.experiments.methods import MethodSpec, Setting
 from lossalign.experiments.tasks import options_of
-from lossalign.losses import AdaptiveLoss
+from lossalign.losses import AdaptiveLoss, Narrowed
 from lossalign.losses.registry import LossSettings, find_loss, make_loss
 from lossalign.metrics import Metric, metric_named
 from lossalign.models import build_model
 from lossalign.rivals import Schedule
-from lossalign.training import LabelledSet, Population
+from lossalign.training import LabelledSet, Owner, Part, Population
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One method with one seed, and its children: consecutive rows of a population."""
+    """One method with one seed, and its children: consecutive rows of a population.
+
+    Args:
+        spec: the method.
+        seed: the seed.
+        population: where its children train.
+        family: the part of the population whose loss they train under.
+        start: row of its first child.
+        before: rows of the population before those of the family.
+        children: how many.
+    """
 
     spec: MethodSpec
     seed: int
     population: str
+    family: str
     start: int
+    before: int
     children: int
 
     @property
@@ -59,6 +72,11 @@ class Arm:
     def rows(self) -> slice:
         """Rows of its children in the population."""
         return slice(self.start, self.start + self.children)
+
+    @property
+    def family_rows(self) -> slice:
+        """Rows of its children in the family."""
+        return slice(self.start - self.before, self.start - self.before + self.children)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,19 +140,29 @@ class Experiment:
         return next(arm for arm in self.arms if (arm.method, arm.seed) == (method, seed))
 
     def controller(self, arm: Arm) -> Controller:
-        """The controller that moves the Φ of an arm."""
-        return self.populations[arm.population].controllers[self.arms_of(arm.population).index(arm)]
+        """The controller that moves the Φ of an arm, and perhaps of the same method's arms with other seeds."""
+        return self.populations[arm.population].owner_of(arm.start).controller
+
+    def phi(self, arm: Arm) -> Tensor:
+        """Φ of an arm's children [n, P]."""
+        part = self.populations[arm.population].parts[arm.family]
+        return part.phi(torch.device("cpu"))[arm.family_rows]
+
+    def policy(self, arm: Arm) -> Policy | None:
+        """The policy that moves the Φ of an arm, if there is one."""
+        owner = self.populations[arm.population].owner_of(arm.start)
+        if not isinstance(owner.controller, LearningController):
+            return None
+        return owner.controller.policies[owner.rows.tolist().index(arm.start) // arm.children]
 
     def untrained(self, arm: Arm, child: int) -> nn.Module:
         """The network of a child as it was before training."""
         builder = Builder(self.config, self.kind, self.metric, self.data, self.device)
-        return builder.network(self.families[arm.population].model, self.data[arm.seed].train, arm.seed, child)
+        return builder.network(self.families[arm.family].model, self.data[arm.seed].train, arm.seed, child)
 
 
 def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is a GPU if there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device={name!r}: choose from auto, cpu, cuda.")
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device='cuda': torch sees no GPU here; use --device cpu.")
     return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
@@ -160,14 +188,13 @@ def build(config: Config, say: Say = lambda sentence: None) -> Experiment:
         for seed in config.methods.all_seeds
     }
     builder = Builder(config, kind, metric, data, device, say)
-    losses: dict[str, AdaptiveLoss] = {}
+    losses = {name: builder.loss(family).to(device) for name, family in planned.items()}
     populations: dict[str, Population] = {}
     arms: list[Arm] = []
-    for name, family in planned.items():
-        losses[name] = builder.loss(family).to(device)
-        own = builder.arms(name, family)
+    for population, names in _together(planned, losses).items():
+        own = builder.arms(population, {name: planned[name] for name in names})
         learned = partial(_learned, arms, populations, losses)
-        populations[name] = builder.population(family, losses[name], own, learned)
+        populations[population] = builder.population({name: planned[name] for name in names}, losses, own, learned)
         arms += own
     return Experiment(
         config=config,
@@ -182,6 +209,15 @@ def build(config: Config, say: Say = lambda sentence: None) -> Experiment:
         arms=arms,
         pairs=loaded.pairs,
     )
+
+
+def _together(planned: dict[str, Family], losses: dict[str, AdaptiveLoss]) -> dict[str, list[str]]:
+    """The families of each population. One whose loss is not vectorised trains alone: it would slow down the others."""
+    found: dict[str, list[str]] = {}
+    for name, family in planned.items():
+        alone = f"{family.population}-{name}"
+        found.setdefault(family.population if losses[name].vectorised else alone, []).append(name)
+    return found
 
 
 def _load(config: Config) -> Loaded:
@@ -210,10 +246,10 @@ def _learned(
 ) -> Schedule:
     """Φ at every step of a method, as the mean over its children, by group [steps, size]."""
     arm = next(arm for arm in arms if (arm.method, arm.seed) == (method, seed))
-    phi, kept = populations[arm.population].history
+    phi, kept = populations[arm.population].history_of(arm.family)
     stride = int(kept[1] - kept[0]) if len(kept) > 1 else 1
-    mean = phi[:, arm.rows].mean(1).repeat_interleave(stride, 0)
-    return {name: mean[:, where] for name, where in losses[arm.population].spec.slices.items()}
+    mean = phi[:, arm.family_rows].mean(1).repeat_interleave(stride, 0)
+    return {name: mean[:, where] for name, where in losses[arm.family].spec.slices.items()}
 
 
 @dataclass(frozen=True)
@@ -262,38 +298,62 @@ class Builder:
             )
         return loss
 
-    def arms(self, name: str, family: Family) -> list[Arm]:
-        """The arms of a family, seed by seed."""
+    def arms(self, population: str, together: dict[str, Family]) -> list[Arm]:
+        """The arms of a population: family by family, seed by seed."""
         arms: list[Arm] = []
-        for seed, spec in product(self.data, family.methods):
-            children = spec.children or self.config.methods.children
-            start = arms[-1].rows.stop if arms else 0
-            arms.append(Arm(spec=spec, seed=seed, population=name, start=start, children=children))
+        for name, family in together.items():
+            before = arms[-1].rows.stop if arms else 0
+            for seed, spec in product(self.data, family.methods):
+                arm = Arm(
+                    spec=spec,
+                    seed=seed,
+                    population=population,
+                    family=name,
+                    start=arms[-1].rows.stop if arms else 0,
+                    before=before,
+                    children=spec.children or self.config.methods.children,
+                )
+                arms.append(arm)
         return arms
 
     def population(
-        self, family: Family, loss: AdaptiveLoss, arms: list[Arm], learned: Callable[[int, str], Schedule]
+        self,
+        together: dict[str, Family],
+        losses: dict[str, AdaptiveLoss],
+        arms: list[Arm],
+        learned: Callable[[int, str], Schedule],
     ) -> Population:
-        """The children of a family and their controllers."""
-        rows, controllers = list[Row](), []
-        for arm in arms:
-            rows += [Row(arm.seed, child, arm.spec.and_validation) for child in range(arm.children)]
-            assert arm.spec.trained is not None
-            controllers.append(arm.spec.trained.controller(self._setting(arm, loss, learned)))
-        config = self.config
+        """The children of the families that train together, and their controllers."""
+        config, first = self.config, next(iter(together.values()))
+        rows = [Row(arm.seed, child, arm.spec.and_validation) for arm in arms for child in range(arm.children)]
+        widest = max(losses[name].spec.size for name in together)
+        fitted = {name: loss if loss.spec.size == widest else Narrowed(loss) for name, loss in losses.items()}
         return Population(
-            self._children(family, loss, rows),
-            controllers,
-            loss=loss,
+            self._children(first, [fitted[arm.family] for arm in arms for _ in range(arm.children)], rows),
+            {name: self._part(losses[name], [arm for arm in arms if arm.family == name], learned) for name in together},
             metric=self.metric,
             validation=[self.data[row.seed].validation for row in rows],
             selection=[self.data[row.seed].selection for row in rows],
-            preset=family.preset,
+            preset=replace(first.preset, sensitivity=any(family.preset.sensitivity for family in together.values())),
             every=config.control.every,
             steps=config.steps,
-            generator=generator(config.methods.seed, "minibatch", find_loss(family.loss).stream or family.loss),
+            generator=generator(config.methods.seed, "minibatch", find_loss(first.loss).stream or first.loss),
             tolerant=len(config.methods.specs) > 1,
         )
+
+    def _part(self, loss: AdaptiveLoss, arms: list[Arm], learned: Callable[[int, str], Schedule]) -> Part:
+        """The controllers of a family: one for all seeds of a method, if it is learning, else one for each."""
+        owners: list[Owner] = []
+        for spec in dict.fromkeys(arm.spec for arm in arms):
+            own = [arm for arm in arms if arm.spec == spec]
+            assert spec.trained is not None
+            made = [spec.trained.controller(self._setting(arm, loss, learned)) for arm in own]
+            rows = [torch.arange(arm.start, arm.rows.stop) for arm in own]
+            learning = [one for one in made if isinstance(one, LearningController)]
+            if len(learning) == len(made) > 1:
+                made, rows = [LearningController.stacked(learning, self.device)], [torch.cat(rows)]
+            owners += [Owner(one, some, spec.trained.watches) for one, some in zip(made, rows, strict=True)]
+        return Part(loss, tuple(owners))
 
     def _setting(self, arm: Arm, loss: AdaptiveLoss, learned: Callable[[int, str], Schedule]) -> Setting:
         config, spec, data = self.config, arm.spec, self.data[arm.seed]
@@ -315,8 +375,8 @@ class Builder:
             learned=partial(learned, arm.seed),
         )
 
-    def _children(self, family: Family, loss: AdaptiveLoss, rows: list[Row]) -> Children:
-        """One child for each of ``rows``, spread over the ranks if there are several."""
+    def _children(self, family: Family, losses: Sequence[LossFunction], rows: list[Row]) -> Children:
+        """One child for each of ``rows``, under its loss, spread over the ranks if there are several."""
         compute = self.config.compute
 
         streams = {row: self._stream(row) for row in rows}
@@ -324,7 +384,7 @@ class Builder:
         def make(mine: slice) -> Children:
             return make_children(
                 [self._member(family.model, row, streams[row]) for row in rows[mine]],
-                loss,
+                losses[mine],
                 self.config.optimisation_on(self.device, family.preset),
                 engine=compute.engine,
                 compile=compute.compile,

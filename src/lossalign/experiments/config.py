@@ -65,6 +65,17 @@ class SplitConfig:
     examples_per_class: int | None = None
     """Metric learning: number of examples of each class in the validation, selection and test splits; none: all."""
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.ratio < float("inf"):
+            raise InputError(f"ratio={self.ratio}: give largest over smallest class, 1 (not cut) or more.")
+        for name, value in vars(self).items():
+            if isinstance(value, int) and value < 1:
+                raise InputError(f"{name}={value}: it must be at least 1.")
+        for name in ("validation_of_train", "held_out_fraction"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{name}={share}: give a fraction between 0 and 1, e.g. 0.2.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -108,6 +119,11 @@ class OptimisationConfig:
             raise InputError(f"iterations={self.iterations}: train for at least 1.")
         if self.batch_size < 1:
             raise InputError(f"batch_size={self.batch_size}: it must be at least 1.")
+        if not 0 < self.learning_rate < float("inf"):
+            raise InputError(f"learning_rate={self.learning_rate}: it must be positive.")
+        for name in ("weight_decay", "crop", "noise"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name}={getattr(self, name)}: it cannot be negative; 0 turns it off.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +190,7 @@ class MethodsConfig:
 class ComputeConfig:
     """Where and how the run is computed; a resumed run may change this."""
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device: cpu, cuda, or auto: a GPU if there is one."""
     engine: Engine = "auto"
     """How the children are computed. sequential: one after another; vmap, fused: all at once; auto: the fastest that

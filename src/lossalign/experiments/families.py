@@ -1,4 +1,4 @@
-"""Families: the methods of a run that train side by side in one population."""
+"""Families: the methods of a run that train under one loss, and the populations in which families train together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from lossalign.experiments.tasks import options_of
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Methods that train in one population: same loss, same network, measured in the same way."""
+    """Methods that train under one loss with the same options of measuring.
+
+    Families of one ``population`` have the same network, and are trained and measured together.
+    """
 
     loss: str
     model: str
+    population: str
     preset: Preset
     """The options; its groups are those that at least one method needs."""
     methods: tuple[MethodSpec, ...]
@@ -31,9 +35,9 @@ _REFIT = "-refit"
 
 
 def families(config: Config) -> dict[str, Family]:
-    """The trained methods of a run by population, in the order they train; refits train last.
+    """The trained methods of a run by family, in the order they train; refits train last.
 
-    The family with the run's own loss, network and preset has the plain name.
+    The family with the run's own network and preset has the plain name, that of its loss.
     """
     kind, own = KINDS[config.kind], config.control.options
     texts = [spec.text for spec in config.methods.specs]
@@ -52,12 +56,14 @@ def families(config: Config) -> dict[str, Family]:
             for name in _MEASURED
             if getattr(preset, name) != getattr(own, name)
         ]
-        name = loss + trained.model + "".join(differs) + (_REFIT if trained.refits else "")
+        suffix = "".join(differs) + (_REFIT if trained.refits else "")
+        name = loss + trained.model + suffix
         before = found.get(name)
         groups = (*(before.preset.groups if before else ()), *(trained.groups or preset.groups))
         found[name] = Family(
             loss=loss,
             model=config.model.name + trained.model,
+            population=config.model.name + trained.model + suffix,
             preset=replace(
                 preset,
                 groups=tuple(dict.fromkeys(groups)),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-from lossalign.control import Preset
+from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import InputError
 from lossalign.experiments.config import (
     ComputeConfig,
@@ -27,7 +27,7 @@ from lossalign.experiments.config import (
     SplitConfig,
 )
 from lossalign.experiments.methods import MethodSpec, parse_method
-from lossalign.experiments.values import RENAMED, parse_value
+from lossalign.experiments.values import parse_value
 
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
@@ -106,6 +106,15 @@ def _all_keys() -> dict[str, Key]:
 
 KEYS = _all_keys()
 """Every key that a user may set, in the order of the sections."""
+
+RENAMED = {
+    "reward_per_class": "validation_per_class",
+    "reward_of_train": "validation_of_train",
+    "reward_classes": "validation_classes",
+    "validation_fraction": "held_out_fraction",
+    **{old: new for old, new in RENAMED_OPTIONS.items() if old not in KEYS},
+}
+"""Names that keys had in version 0.1."""
 
 
 def check_key(name: str, where: str, shown: Callable[[str], str] = repr) -> Key:

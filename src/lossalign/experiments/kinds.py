@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from lossalign.core import InputError, Registry, generator
 from lossalign.data import Examples, Fraction, OfTrain, Pairs, PerClass, Splits, split, split_classes
 from lossalign.experiments.config import Config
+from lossalign.experiments.keys import KEYS
 from lossalign.experiments.methods import MethodSpec
 from lossalign.experiments.methods.names import COMPARED_CLASSES, COMPARED_EMBEDDINGS
 from lossalign.losses.registry import find_loss
@@ -50,6 +51,8 @@ class Kind(ABC):
     """The methods that ``lossalign compare`` trains by default."""
     embeds: bool
     """Whether networks output embeddings; whole classes are then held out."""
+    unused: tuple[str, ...]
+    """Keys that this kind has no use for."""
 
     @abstractmethod
     def outputs(self, config: Config, num_classes: int) -> int:
@@ -71,13 +74,26 @@ class Kind(ABC):
                 f"loss={config.control.options.loss}, embedding={config.model.embedding}: metric learning needs both a "
                 "loss on embeddings and the size of an embedding, and classification neither; change one of the two."
             )
+        for name in self.unused:
+            key = KEYS[name]
+            (default,) = [each.default for each in fields(key.owner) if each.name == key.field]
+            value = getattr(getattr(config, key.section), key.field)
+            if value != default:
+                here, there = _sides(self)
+                raise InputError(f"{name}={value}: it is for {there}, and {config.short_name} is {here}; leave it out.")
 
     def check_method(self, config: Config, spec: MethodSpec, loss: str) -> None:
         """Raise ``InputError`` for a method of another kind."""
         of_classes = spec.derived is not None and spec.derived.of_classes
         if find_loss(loss).embeds != self.embeds or (self.embeds and of_classes):
-            here, there = ("metric learning", "classification")[:: 1 if self.embeds else -1]
+            here, there = _sides(self)
             raise InputError(f"method {spec.text!r} is for {there}, and {config.short_name} is {here}; leave it out.")
+
+
+def _sides(kind: Kind) -> tuple[str, str]:
+    """What ``kind`` is, and what it is not."""
+    here, there = ("metric learning", "classification")[:: 1 if kind.embeds else -1]
+    return here, there
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,7 @@ class Classification(Kind):
     metric = "balanced-error"
     compared = COMPARED_CLASSES
     embeds = False
+    unused = ("validation_classes", "selection_classes", "test_classes", "examples_per_class", "framework", "start")
 
     def outputs(self, config: Config, num_classes: int) -> int:
         """The number of classes."""
@@ -125,6 +142,10 @@ class Retrieval(Kind):
     metric = "recall@1"
     compared = COMPARED_EMBEDDINGS
     embeds = True
+    unused = (
+        *("ratio", "largest", "held_out_fraction"),
+        *("validation_per_class", "validation_of_train", "selection_per_class", "test_per_class"),
+    )
 
     def outputs(self, config: Config, num_classes: int) -> int:
         """The number of dimensions of an embedding."""

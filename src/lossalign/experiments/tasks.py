@@ -19,6 +19,8 @@ from lossalign.experiments.kinds import KINDS
 from lossalign.experiments.methods import MethodSpec
 from lossalign.experiments.recipes import is_recipe, read_recipe
 from lossalign.losses.registry import find_loss
+from lossalign.metrics import metric_named
+from lossalign.models import check_model
 
 Values = dict[str, Any]
 
@@ -287,7 +289,7 @@ def assemble(task: str, found: Task, layers: list[Values]) -> Config:
         sections[section] = {name: values[key] for name, key in names.items() if key in values}
     sections["data"]["source"] = found.source
     sections["control"]["options"] = _options(preset, values)
-    if "start" not in values:
+    if "start" not in values and kind.embeds:
         sections["control"]["start"] = "paper" if preset == "paper" else "default"
     missing = [key for key in ("model", "iterations", "every") if key not in values]
     if missing:
@@ -295,16 +297,27 @@ def assemble(task: str, found: Task, layers: list[Values]) -> Config:
     made = {section: cls(**sections[section]) for section, cls in SECTIONS.items()}
     config = Config(task=task, kind=found.kind, metric=values["metric"], **made)
     kind.check(config)
+    check_model(config.model.name)
+    metric_named(config.metric)
     return config
+
+
+_SIZES_OF_SPLITS = ("validation_per_class", "validation_of_train", "selection_per_class", "test_per_class")
 
 
 def _with_implications(layer: Values) -> Values:
     """``layer`` with None for the other ways to size a split, if it sets one: it replaces those set before."""
     if layer.get("held_out_fraction") is not None:
-        layer = {"validation_per_class": None, "selection_per_class": None, "test_per_class": None, **layer}
-    if layer.get("validation_of_train") is not None:
+        layer = {**dict.fromkeys(_SIZES_OF_SPLITS), **layer}
+    number, of_train = layer.get("validation_per_class"), layer.get("validation_of_train")
+    if number is not None and of_train is not None:
+        raise InputError(
+            f"validation_per_class={number}, validation_of_train={of_train}: each sizes the validation split; give one "
+            "of the two."
+        )
+    if of_train is not None:
         return {"validation_per_class": None, **layer}
-    if layer.get("validation_per_class") is not None:
+    if number is not None:
         return {"validation_of_train": None, **layer}
     return layer
 

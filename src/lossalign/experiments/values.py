@@ -9,26 +9,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from lossalign.core import InputError
 
-RENAMED = {
-    "reward_per_class": "validation_per_class",
-    "reward_of_train": "validation_of_train",
-    "reward_classes": "validation_classes",
-    "validation_fraction": "held_out_fraction",
-    "average": "weight_average",
-    "returns": "horizon",
-    "inherit": "inherit_every",
-    "heirs": "inherit_share",
-    "ties": "tie_breaker",
-    "beta": "beta_scale",
-    "clip": "ratio_clip",
-    "batch": "replay_batch",
-    "parameters": "replay_parameters",
-    "updates": "policy_updates",
-    "history": "state_history",
-    "hidden": "policy_hidden",
-}
-"""Names that keys had in version 0.1."""
-
 
 def parse_value(name: str, value: Any, hint: Any) -> Any:
     """``value`` as the type ``hint``; ``name`` is used in errors.

@@ -1,7 +1,7 @@
 """Losses whose parameters can be moved while a model trains. Each file has the pure functions first, then the class."""
 
 from lossalign.losses.aligned import AlignedLoss, aligned_loss
-from lossalign.losses.base import AdaptiveLoss
+from lossalign.losses.base import AdaptiveLoss, Narrowed
 from lossalign.losses.class_correlation import ClassCorrelationLoss, class_correlation_loss, confusion
 from lossalign.losses.distance_mixture import DistanceMixtureLoss, distance_mixture_loss, triplet_loss
 from lossalign.losses.distances import EmbeddingLoss, pairwise_distances
@@ -20,10 +20,8 @@ from lossalign.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from lossalign.losses.metric_learning import MetricLearningLoss, metric_learning_loss
 from lossalign.losses.ranking import pairwise_ranking, smooth_ap
 from lossalign.losses.ranking_losses import PairwiseLoss, RankingLoss, SmoothAPLoss
-from lossalign.losses.registry import LOSSES, LossEntry, LossSettings, find_loss, make_loss
 
 __all__ = [
-    "LOSSES",
     "AdaptiveLoss",
     "AlignedLoss",
     "ClassCorrelationLoss",
@@ -33,11 +31,10 @@ __all__ = [
     "FocalWeightingLoss",
     "LDAMLoss",
     "LSoftmaxLoss",
-    "LossEntry",
-    "LossSettings",
     "MarginLoss",
     "MetricLearningLoss",
     "MultiSimilarityLoss",
+    "Narrowed",
     "PairwiseLoss",
     "RankingLoss",
     "SmoothAPLoss",
@@ -48,12 +45,10 @@ __all__ = [
     "confusion",
     "contrastive_loss",
     "distance_mixture_loss",
-    "find_loss",
     "focal_weighting_loss",
     "l_softmax_loss",
     "ldam_loss",
     "ldam_margins",
-    "make_loss",
     "margin_loss",
     "metric_learning_loss",
     "multi_similarity_loss",

@@ -148,6 +148,8 @@ class AlignedLoss(AdaptiveLoss):
         tensor([1.0986])
     """
 
+    statistics_name = "AlignedLoss"
+
     def __init__(
         self,
         num_classes: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,14 @@ class AdaptiveLoss(ABC):
         spec: the parameters, in groups, with start, range and beta.
         num_statistics: S, the number of statistics of one parameter.
         vectorised: whether vmap can lift ``__call__``; if False, children train one after another.
+        statistics_name: given beside ``statistics``, the name under which policies know them; it must not change, so
+            that policies learned before still fit. Empty: the name of the class.
     """
 
     spec: ParameterSpec
     num_statistics: int
     vectorised: bool = True
+    statistics_name: str = ""
 
     @cached_property
     def classes(self) -> Tensor:
@@ -56,3 +60,23 @@ class AdaptiveLoss(ABC):
     @abstractmethod
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Raise ``InputError`` for labels that this loss cannot use; ``name`` says where they are from."""
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A loss beside one of more parameters: it is given Φ of that length, and reads the first P.
+
+    Args:
+        loss: the loss of P parameters.
+    """
+
+    loss: AdaptiveLoss
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether vmap can lift it."""
+        return self.loss.vectorised
+
+    def __call__(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
+        """The loss of every example [B] of one child under the first P of ``phi``."""
+        return self.loss(outputs, targets, phi[: self.loss.spec.size])

@@ -74,6 +74,8 @@ class ClassCorrelationLoss(AdaptiveLoss):
         beta: β.
     """
 
+    statistics_name = "ClassCorrelationLoss"
+
     def __init__(
         self,
         num_classes: int,

@@ -22,7 +22,7 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         lossalign.core.errors.InputError: targets: label 3 is out of range for num_classes=3; labels must be 0 … 2.
     """
     if targets.dtype is not torch.long:  # bool and uint8 index as masks
-        raise InputError(f"{name}: labels have type {targets.dtype}; {_way_to_labels(targets)}.")
+        raise InputError(f"{name}: labels have type {targets.dtype}; {way_to_labels(targets)}.")
     if targets.ndim != 1:
         raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class index for each example.")
     low, high = map(int, targets.aminmax()) if targets.numel() else (0, 0)
@@ -34,7 +34,7 @@ def check_labels(targets: Tensor, num_classes: int, name: str) -> None:
         )
 
 
-def _way_to_labels(targets: Tensor) -> str:
+def way_to_labels(targets: Tensor) -> str:
     """How to get class indices from targets of another type; ``.long()`` would turn soft labels into zeros."""
     if targets.is_floating_point() and (targets.ndim != 1 or bool((targets != targets.round()).any())):
         return (

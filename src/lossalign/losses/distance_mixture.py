@@ -219,6 +219,8 @@ class DistanceMixtureLoss(EmbeddingLoss):
         tensor([3.5303, 3.5303, 0.0000])
     """
 
+    statistics_name = "DistanceMixtureLoss"
+
     def __init__(
         self,
         framework: Framework = "triplet",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.losses.base import AdaptiveLoss
+from lossalign.losses.classes import way_to_labels
 
 Framework = Literal["triplet", "margin"]
 Start = Literal["default", "paper"]
@@ -239,7 +240,7 @@ class EmbeddingLoss(AdaptiveLoss):
     def check_targets(self, targets: Tensor, name: str) -> None:
         """Refuse labels that are not whole numbers from 0 [B]."""
         if targets.is_floating_point() or targets.dtype is torch.bool:
-            raise InputError(f"{name}: labels have type {targets.dtype}; convert them with .long().")
+            raise InputError(f"{name}: labels have type {targets.dtype}; {way_to_labels(targets)}.")
         if targets.ndim != 1:
             raise InputError(f"{name}: labels have shape {tuple(targets.shape)}; give one class for each example.")
         if (targets < 0).any():

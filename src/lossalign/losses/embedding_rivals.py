@@ -112,6 +112,8 @@ def multi_similarity_loss(
 class Rival(EmbeddingLoss):
     """A loss whose statistics are, for every parameter, the mean distances of positive and of negative pairs."""
 
+    statistics_name = "Rival"
+
     def __init__(self, *groups: ParameterGroup) -> None:
         self.spec = ParameterSpec(groups)
         self._size = self.spec.size

@@ -102,6 +102,8 @@ class FocalWeightingLoss(EmbeddingLoss):
         tensor([2.1433, 2.1433, 0.0000])
     """
 
+    statistics_name = "FocalWeightingLoss"
+
     def __init__(
         self, framework: Framework = "triplet", start: Start = "default", offset: float = 1.0, beta: float = 0.2
     ) -> None:

@@ -81,6 +81,8 @@ class LSoftmaxLoss(AdaptiveLoss):
         tensor([0.6931])
     """
 
+    statistics_name = "LSoftmaxLoss"
+
     def __init__(
         self,
         num_classes: int,

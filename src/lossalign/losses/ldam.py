@@ -86,6 +86,8 @@ class LDAMLoss(AdaptiveLoss):
         tensor([0.6931])
     """
 
+    statistics_name = "LDAMLoss"
+
     def __init__(
         self,
         num_classes: int,

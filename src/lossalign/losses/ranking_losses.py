@@ -56,6 +56,7 @@ def base_loss(outputs: Tensor, targets: Tensor, gamma: Tensor | None = None) -> 
 class _RankedLoss(AdaptiveLoss):
     """Base class of the losses in this file: both forms of labels, and statistics."""
 
+    statistics_name = "_RankedLoss"
     num_statistics = 3
 
     def __init__(self, num_classes: int, spec: ParameterSpec) -> None:

@@ -19,7 +19,6 @@ from lossalign.metrics.lift import over_children, score_children
 from lossalign.metrics.named import as_metric, metric_named
 from lossalign.metrics.ranking import AUCPR, AUROC, auroc, average_precision
 from lossalign.metrics.recall_at_k import MAPAtR, RecallAtK, RPrecision, map_at_r, r_precision, recall_at_k
-from lossalign.metrics.registry import METRICS, MetricEntry
 from lossalign.metrics.sensitivity import class_sensitivity
 from lossalign.metrics.topk import TopKError, top_k_error
 from lossalign.metrics.verification import (
@@ -41,7 +40,6 @@ from lossalign.metrics.verification import (
 __all__ = [
     "AUCPR",
     "AUROC",
-    "METRICS",
     "BalancedError",
     "ClassTotals",
     "ConfusionMetric",
@@ -53,7 +51,6 @@ __all__ = [
     "MeanCost",
     "MeanMetric",
     "Metric",
-    "MetricEntry",
     "PipelineMetric",
     "RPrecision",
     "RecallAtK",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lossalign.core import lifting
 from lossalign.metrics.base import Metric
 
 _TOGETHER = {"cpu": 2**20, "cuda": 2**28}
@@ -35,7 +36,8 @@ def over_children(
         tensor([0., 1.])
     """
     if vectorised:
-        lifted: Tensor = torch.func.vmap(function)(outputs, targets)
+        with lifting(getattr(function, "__qualname__", type(function).__name__)):
+            lifted: Tensor = torch.func.vmap(function)(outputs, targets)
         return lifted
     return torch.stack([function(o, t) for o, t in zip(outputs, targets, strict=True)])
 

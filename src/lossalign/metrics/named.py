@@ -31,7 +31,7 @@ def metric_named(name: str, num_classes: int | None = None) -> Metric:
     if metric is None:
         if ":" not in name:
             raise METRICS.unknown(name)
-        return _imported(name, num_classes or 2)
+        return _imported(name, num_classes)
     if num_classes is not None:
         _check_fit(metric, num_classes)
     return metric
@@ -81,7 +81,7 @@ def _is_pipeline(fn: Callable[..., object]) -> bool:
         return False
 
 
-def _imported(name: str, num_classes: int) -> Metric:
+def _imported(name: str, num_classes: int | None) -> Metric:
     found = import_plug("metric", name)
     if isinstance(found, type):
         try:
@@ -93,6 +93,8 @@ def _imported(name: str, num_classes: int) -> Metric:
         raise InputError(
             f"metric {name!r} is a (model, loader) pipeline; by name only metrics of (outputs, targets) can be used."
         )
+    if num_classes is None:
+        return metric
     try:
         metric(torch.eye(num_classes), torch.arange(num_classes))
     except InputError:

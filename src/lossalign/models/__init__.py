@@ -1,6 +1,6 @@
 """Networks, and `build_model`, which makes one from its name."""
 
-from lossalign.models.build import build_model
+from lossalign.models.build import build_model, check_model
 from lossalign.models.densenet import DenseNet
 from lossalign.models.embedding import EmbeddingCNN, ResNetTrunk, UnitOutput, unit_length
 from lossalign.models.face import FaceResNet
@@ -24,6 +24,7 @@ __all__ = [
     "UnitOutput",
     "WideResNet",
     "build_model",
+    "check_model",
     "unit_length",
     "with_cosine_head",
 ]

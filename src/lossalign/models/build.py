@@ -48,8 +48,7 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
-        plain = name.removesuffix(ending)
+        plain, ending = _parts(name)
         build = _build_own if ":" in plain else _build_ours
         model = build(plain, input_shape, num_classes)
         _check_output(plain, model, input_shape, num_classes)
@@ -57,6 +56,33 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, generator: t
             model = ENDINGS[ending](name, model, num_classes)
             _check_output(name, model, input_shape, num_classes)
     return model
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that ``build_model`` does not know, before there is data to build it for.
+
+    Example:
+        >>> check_model("mlp-16+cosine")
+    """
+    plain, _ = _parts(name)
+    if ":" in plain:
+        _factory(plain)
+    else:
+        find_model(plain)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The name without its ending, and the ending."""
+    ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending), ending
+
+
+def _factory(name: str) -> Callable[..., object]:
+    """The user's own factory called ``module:attribute``."""
+    factory = import_plug("model", name)
+    if not callable(factory):
+        raise InputError(f"model={name!r} is a {type(factory).__name__}; name a function or class that makes a model.")
+    return factory  # type: ignore[no-any-return]
 
 
 def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
@@ -69,9 +95,7 @@ def _build_ours(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
-    factory = import_plug("model", name)
-    if not callable(factory):
-        raise InputError(f"model={name!r} is a {type(factory).__name__}; name a function or class that makes a model.")
+    factory = _factory(name)
     signature, arguments = inspect.signature(factory), _arguments(factory, input_shape, num_classes)
     try:
         signature.bind(**arguments)

@@ -1,8 +1,6 @@
 """Rivals: controllers that ALA is compared with. They use the same protocol, so that only the decision differs."""
 
-from lossalign.rivals.bayes import calibrate, expected_costs
 from lossalign.rivals.population_based import PopulationBasedController
-from lossalign.rivals.post_hoc import fit_offsets
 from lossalign.rivals.replayed import ReplayedController, Schedule, rescaled
 from lossalign.rivals.rule import RuleController
 from lossalign.rivals.rules import (
@@ -30,14 +28,11 @@ __all__ = [
     "RuleController",
     "Schedule",
     "Surviving",
-    "calibrate",
     "confusion_matrix",
     "confusion_rule",
     "cost_weights",
     "designed",
     "effective_number",
-    "expected_costs",
-    "fit_offsets",
     "fixed",
     "inverse_frequency",
     "logit_adjustment",

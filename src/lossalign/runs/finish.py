@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-from lossalign.control import LearningController
 from lossalign.core import Ranks
 from lossalign.evaluation import Chosen, Result, Scores, best_child, gallery, score, shown_children, summarise
 from lossalign.experiments import Experiment
@@ -28,8 +27,9 @@ def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ran
 
 def _write_learned(folder: RunFolder, experiment: Experiment, best: Chosen) -> list[Path]:
     histories = [
-        folder.write_phi(name, population, experiment.losses[name].spec)
-        for name, population in experiment.populations.items()
+        folder.write_phi(name, *population.history_of(name), part.loss.spec)
+        for population in experiment.populations.values()
+        for name, part in population.parts.items()
     ]
     return [*histories, *_write_policies(folder, experiment), _write_best(folder, experiment, best)]
 
@@ -69,10 +69,10 @@ def _enter_ledger(folder: RunFolder, experiment: Experiment, result: Result) -> 
 def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:
     files = []
     for arm in experiment.arms:
-        controller = experiment.controller(arm)
-        if arm.spec.role == "learner" and isinstance(controller, LearningController):
+        policy = experiment.policy(arm)
+        if arm.spec.role == "learner" and policy is not None:
             method = "" if arm.spec.plain else arm.method
-            files.append(controller.policy.save(folder.policy(arm.seed, method)))
+            files.append(policy.save(folder.policy(arm.seed, method)))
     return files
 
 
@@ -86,7 +86,7 @@ def _write_best(folder: RunFolder, experiment: Experiment, best: Chosen) -> Path
         "method": best.arm.method,
         "seed": best.arm.seed,
         "child": best.child,
-        "model": experiment.families[best.arm.population].model,
+        "model": experiment.families[best.arm.family].model,
         "input_shape": list(data.train.input_shape),
         "class_names": list(data.train.class_names),
         "scale": data.transform.scale,

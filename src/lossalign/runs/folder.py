@@ -23,12 +23,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lossalign.core import VERSION, InputError, ParameterSpec, RunFolderError
 from lossalign.experiments import Config, Experiment, by_key, from_plain, to_plain
-from lossalign.training import Population, StepRecord
+from lossalign.training import StepRecord
 
-FORMAT, SCHEMA = "lossalign-run", 2
+FORMAT, SCHEMA = "lossalign-run", 3
 """Schema of ``config.json``; a folder of another schema is refused. Version 0.1 wrote no schema."""
 
 CONFIG, ARMS, ENVIRONMENT = "config.json", "arms.json", "environment.jsonl"
@@ -73,9 +74,9 @@ class RunFolder:
         numbers = {file.stem.removeprefix("policy-"): file for file in self.path.glob("policy-*.safetensors")}
         return {int(number): numbers[number] for number in sorted(filter(str.isdigit, numbers), key=int)}
 
-    def phi(self, population: str) -> Path:
-        """The file of a population's Φ history."""
-        return self.path / f"phi-{as_file_name(population)}.npz"
+    def phi(self, family: str) -> Path:
+        """The file of a family's Φ history."""
+        return self.path / f"phi-{as_file_name(family)}.npz"
 
     # Reading
 
@@ -193,6 +194,8 @@ class RunFolder:
                     "seed": arm.seed,
                     "population": arm.population,
                     "start": arm.start,
+                    "family": arm.family,
+                    "family_start": arm.family_rows.start,
                     "children": arm.children,
                 }
                 for arm in experiment.arms
@@ -218,9 +221,8 @@ class RunFolder:
         rows = [row[name] for row in self.rows(METRICS) if row["population"] == population and name in row]
         return np.array(rows, dtype=float)
 
-    def write_phi(self, name: str, population: Population, spec: ParameterSpec) -> Path:
-        """Write the Φ history of a population."""
-        phi, steps = population.history
+    def write_phi(self, name: str, phi: Tensor, steps: Tensor, spec: ParameterSpec) -> Path:
+        """Write the Φ history of a family: Φ [steps, n, P] under which each of ``steps`` trained."""
         np.savez_compressed(
             self.phi(name),
             phi=phi.numpy(),

@@ -159,10 +159,10 @@ def _agree(population: Population, stop: bool, due: bool, ranks: Ranks) -> tuple
 def _held(population: Population) -> Iterator[Tensor]:
     """Tensors that must be the same on all ranks."""
     yield population.best_errors
-    for controller in population.controllers:
-        yield controller.phi
-        if isinstance(controller, LearningController):
-            for policy in controller.policies:
+    for owner in population.owners:
+        yield owner.controller.phi
+        if isinstance(owner.controller, LearningController):
+            for policy in owner.controller.policies:
                 yield from policy.state_dict().values()
 
 

@@ -233,15 +233,14 @@ def read_groups(run: SavedRun, method: str) -> tuple[list[PhiGroup], Array]:
     """The groups of Φ of all children of ``method``, and the iteration of each of their T values [T]."""
     arms = run.arms_of(method)
     folder = RunFolder(run.path)
-    saved = {arm["population"]: folder.arrays(folder.phi(arm["population"])) for arm in arms}
-    parts = [saved[a["population"]]["phi"][:, a["start"] : a["start"] + a["children"]] for a in arms]
+    saved = {arm["family"]: folder.arrays(folder.phi(arm["family"])) for arm in arms}
+    parts = [saved[a["family"]]["phi"][:, a["family_start"] : a["family_start"] + a["children"]] for a in arms]
     length = min(len(part) for part in parts)
     if length == 0:
         raise RunFolderError(f"{run.path} has no Φ of {method} yet; train it first.")
     phi = np.concatenate([part[:length] for part in parts], 1)
-    population = arms[0]["population"]
-    iterations = saved[population]["steps"][:length].astype(np.float64) * run.config["every"]
-    arrays, groups, start = saved[population], [], 0
+    arrays, groups, start = saved[arms[0]["family"]], [], 0
+    iterations = arrays["steps"][:length].astype(np.float64) * run.config["every"]
     names, described = (
         run.config["task"]["class_names"],
         ("group_names", "group_sizes", "group_relative", "group_readings"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,14 @@ from lossalign.training.driver import Driver, Given, make_controller, on_cpu
 from lossalign.training.history import History, Move, MoveLog
 from lossalign.training.notices import Once
 from lossalign.training.observe import observe, sensitivity_cost
-from lossalign.training.use import check_batch, check_state, checked_every, looks_like_probabilities, refuse_renamed
+from lossalign.training.use import (
+    STATE_VERSION,
+    check_batch,
+    check_state,
+    checked_every,
+    looks_like_probabilities,
+    refuse_renamed,
+)
 from lossalign.training.validation import Forward, Validation, forward_pair
 from lossalign.training.weights import WatchedModel, Weights, check_same_weights, evaluating, weights_of
 
@@ -59,13 +66,13 @@ class Aligner(nn.Module):
         metric: one of ``lossalign.metrics``, any ``torchmetrics.Metric``, or a function ``(outputs, targets) -> float``
             or ``(model, loader) -> float`` (its parameters so named) with ``higher_is_better`` given.
         val_loader: batches ``(inputs, targets)`` that the model does not train on, in the same order every time.
-        total_steps: optimiser iterations of the whole run.
+        total_steps: optimiser iterations of the whole run: how often ``step`` is called, not how often Φ moves.
         every: K, iterations between two moves of Φ; a hundredth of the run, 10 to 200, if not given.
         preset: the controller's options, ``lossalign.default()`` if not given. Its ``loss`` and ``groups`` are not
             used: all groups of the loss you give are moved.
         controller: who moves Φ. ``"auto"``: the policy that comes with lossalign if it fits the loss (``AlignedLoss``
             with offsets alone) and the preset, else a fresh one. ``"fresh"``: a policy that knows nothing; one model
-            alone teaches it little, see docs/results.md. A ``Policy`` to start from, e.g.
+            alone teaches it little, see docs/results/one-model.md. A ``Policy`` to start from, e.g.
             ``Policy.load("policy.safetensors")`` of a run with many children. A function
             ``(spec, children, generator) -> Controller``, for a rival or a controller of your own; or the
             ``"module:attribute"`` of a policy or such a function.
@@ -173,12 +180,14 @@ class Aligner(nn.Module):
             What the last K iterations led to, if Φ has moved; None between two moves.
         """
         at, watched = self._at, self._watch(model)
-        self._average.update(watched.names, watched.tensors(), at.iteration)
         at.iteration, at.losses = at.iteration + 1, 0
         if at.iteration > self.total_steps:
             self._once.say("long", self._too_long())
         point = (at.iteration - 1) % self.every + 1
-        if point < self.every and point not in self._points:
+        measured = point == self.every or point in self._points
+        if self._average.due(at.iteration - 1, measured=measured):
+            self._average.update(watched.names, watched.tensors())
+        if not measured:
             return None
         with self._apart():
             if point == self.every:
@@ -193,7 +202,12 @@ class Aligner(nn.Module):
         holds this aligner, the aligner's present state is among them, so that loading them does not change it.
         """
         if self._best is None:
-            raise InputError(f"best_state_dict: nothing is measured yet; it comes after {self.every} iterations.")
+            raise InputError(
+                f"best_state_dict: nothing is measured yet after {self._at.iteration} calls of aligner.step(model); "
+                f"the first measurement comes after {self.every}, one for every optimizer.step()."
+            )
+        if self._at.iteration < self.total_steps:
+            self._once.say("short", self._too_short())
         best: dict[str, Any] = {name: tensor.clone() for name, tensor in self._best.items()}
         return best if self._held_as is None else {**best, **self.state_dict(prefix=self._held_as)}
 
@@ -319,6 +333,20 @@ class Aligner(nn.Module):
                 "call aligner.step(model) after every optimizer.step().",
             )
 
+    def _of_another_length(self, state: Mapping[str, Any]) -> str:
+        return (
+            f"state: it was saved after {state['iteration']} iterations of total_steps={state['total_steps']}, this "
+            f"aligner has total_steps={self.total_steps}, so that the controller's progress jumps; make the Aligner "
+            "with the same one, unless the run is meant to be of another length."
+        )
+
+    def _too_short(self) -> str:
+        return (
+            f"total_steps={self.total_steps}: the best weights are asked for after {self._at.iteration} iterations; if "
+            "the run is over, the controller's progress never reached its end: make the Aligner with "
+            f"total_steps={self._at.iteration}."
+        )
+
     def _too_long(self) -> str:
         return (
             f"total_steps={self.total_steps}: the run is longer than that, and the controller's progress stays at its "
@@ -343,6 +371,7 @@ class Aligner(nn.Module):
             "metric": self.metric.name,
             "higher_is_better": self.metric.higher_is_better,
             "every": self.every,
+            "options": self._driver.options(self.preset),
         }
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -350,13 +379,15 @@ class Aligner(nn.Module):
         if self._at.apart:
             return {}
         state = {
-            "version": 1,
+            "version": STATE_VERSION,
             **self._identity,
+            "total_steps": self.total_steps,
             "iteration": self._at.iteration,
             "drawn": self._validation.drawn,
             "values": self._values,
             "history": self._log.state_dict(),
             "averaged": self._average.weights,
+            "kept": self._average.kept,
             "best": self._best,
             "best_error": self._best_error,
             "held_as": self._held_as,
@@ -368,6 +399,8 @@ class Aligner(nn.Module):
         """Resume exactly from what ``get_extra_state`` gave; called by ``load_state_dict``."""
         try:
             check_state(state, self._identity)
+            if state["total_steps"] != self.total_steps:
+                self._once.say("other length", self._of_another_length(state))
             self._driver.load_state_dict(state["controller"])
         finally:
             self._follow()  # load_state_dict has written into phi already, whatever the state is
@@ -376,5 +409,5 @@ class Aligner(nn.Module):
         self._watched = None
         self._validation.drawn = state["drawn"]
         self._log.load_state_dict(state["history"])
-        self._average.weights, self._best = state["averaged"], state["best"]
+        self._average.weights, self._average.kept, self._best = state["averaged"], state["kept"], state["best"]
         self._values, self._held_as = on_cpu(state["values"]), state["held_as"]

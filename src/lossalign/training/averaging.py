@@ -22,8 +22,15 @@ def full_precision(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+KEPT = 1 - 1 / 64
+"""An update is due when the average would keep no more than this: about 64 of them within its time constant."""
+
+
 class WeightAverage:
     """Exponential moving average of the weights of one model.
+
+    It is updated when that has gathered enough weight (``KEPT``), and before every measurement, with the decay of all
+    iterations since the last update: Π_i λ_i. With a time constant of up to 64 iterations that is every iteration.
 
     Args:
         steps: time constant in steps of K iterations; None: no average, the weights themselves are measured.
@@ -32,6 +39,8 @@ class WeightAverage:
 
     def __init__(self, steps: float | None, every: int) -> None:
         self._decay = None if steps is None else 1 - 1 / max(1.0, steps * every)
+        self.kept = 1.0
+        """Π_i λ_i over the iterations since the last update."""
         self._weights: Weights | None = None
         self._names: tuple[str, ...] | None = None
         self._devices: list[torch.device] = []
@@ -47,20 +56,25 @@ class WeightAverage:
     def weights(self, weights: Weights | None) -> None:
         self._weights, self._names = weights, None
 
-    def update(self, names: tuple[str, ...], live: Sequence[Tensor], iteration: int) -> None:
-        """Take in the weights after iteration 0, 1, …; ``names`` is the same object while the model is the same."""
+    def due(self, iteration: int, *, measured: bool) -> bool:
+        """Count iteration 0, 1, …; whether ``update`` is due after it, as it is if the average is ``measured`` next."""
         if self._decay is None:
-            return
+            return False
+        self.kept *= average_decay(self._decay, iteration)
+        return measured or self._weights is None or self.kept <= KEPT
+
+    def update(self, names: tuple[str, ...], live: Sequence[Tensor]) -> None:
+        """Take in the weights; ``names`` is the same object while the model is the same."""
         if self._names is not names or any(t.device != d for t, d in zip(live, self._devices, strict=True)):
             self._adopt(names, live)
         assert self._weights is not None
         mine = list(self._weights.values())
-        decay = average_decay(self._decay, iteration)
         with torch.no_grad():
             current = [full_precision(live[i]) for i in self._floats]
-            torch._foreach_lerp_([mine[i] for i in self._floats], current, 1 - decay)
+            torch._foreach_lerp_([mine[i] for i in self._floats], current, 1 - self.kept)
             for i in self._whole:
                 mine[i].copy_(live[i])
+        self.kept = 1.0
 
     def _adopt(self, names: tuple[str, ...], live: Sequence[Tensor]) -> None:
         """Begin with these weights, or continue with them on the device where they are."""

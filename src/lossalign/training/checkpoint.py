@@ -26,7 +26,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` (tensors, numbers, strings, lists, dicts): a torch file and its SHA-256 behind it.
 
     The old file becomes ``previous(path)``, but only once the new one is in place: a crash at any moment leaves a
-    readable checkpoint, even if the old file was damaged and ``previous(path)`` is the one that a run went on from.
+    readable checkpoint, even if the old file was damaged and ``previous(path)`` is the one that a run resumed from.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,18 +22,25 @@ _CHOICES = (
     "(spec, children, generator) -> Controller"
 )
 
+_PROTOCOL = ("phi", "parents", "move", "state_dict", "load_state_dict")
+"""Members of a ``Controller``."""
+
 
 def statistics_name(loss: AdaptiveLoss) -> str:
-    """Name of the class that computes a loss's statistics: what a policy has learned to read.
+    """Name of a loss's statistics, which a policy has learned to read: that of the class that defines them.
 
     Example:
         >>> from lossalign.losses import AlignedLoss
         >>> class Mine(AlignedLoss):
         ...     pass
-        >>> statistics_name(Mine(num_classes=3))
-        'AlignedLoss'
+        >>> class Others(AlignedLoss):
+        ...     def statistics(self, outputs, targets):
+        ...         return super().statistics(outputs, targets).sqrt()
+        >>> [statistics_name(kind(num_classes=3)) for kind in (AlignedLoss, Mine, Others)]
+        ['AlignedLoss', 'AlignedLoss', 'Others']
     """
-    return next(kind.__name__ for kind in type(loss).__mro__ if "statistics" in vars(kind))
+    owner = next(kind for kind in type(loss).__mro__ if "statistics" in vars(kind))
+    return vars(owner).get("statistics_name") or owner.__name__
 
 
 def make_controller(
@@ -57,7 +65,11 @@ def make_controller(
     if isinstance(given, str) and ":" in given:
         given = import_plug("controller", given)
     if not isinstance(given, str | Policy):
-        return _own(given, loss.spec, learn, generator)
+        if not callable(given):
+            raise InputError(f"controller: it is of type {type(given).__name__}; give {_CHOICES}.")
+        if learn is not None:
+            raise InputError(f"learn={learn}: a controller of your own decides that itself; leave it out.")
+        return own_controller("controller", given, loss.spec, 1, generator)
     if isinstance(given, str) and given not in ("auto", "fresh"):
         raise InputError(f"controller={given!r}: give {_CHOICES}.")
     pretrained = None
@@ -77,22 +89,34 @@ def make_controller(
     )
 
 
-def _own(factory: Any, spec: ParameterSpec, learn: bool | None, generator: torch.Generator) -> Controller:
-    if not callable(factory):
-        raise InputError(f"controller: it is of type {type(factory).__name__}; give {_CHOICES}.")
-    if learn is not None:
-        raise InputError(f"learn={learn}: a controller of your own decides that itself; leave it out.")
+def own_controller(
+    what: str, factory: Any, spec: ParameterSpec, children: int, generator: torch.Generator
+) -> Controller:
+    """A controller of the user's own, checked before anything trains.
+
+    Args:
+        what: names it in errors.
+        factory: (parameters of the loss, number of children, random stream) → a controller.
+        spec: the loss's parameters.
+        children: n.
+        generator: its random stream.
+    """
     try:
-        made: Controller = factory(spec, 1, generator)
-        shape = tuple(made.phi.shape)
+        made: Controller = factory(spec, children, generator)
+        missing = [name for name in _PROTOCOL if not hasattr(made, name)]
+        shape = None if "phi" in missing else tuple(made.phi.shape)
     except Exception as error:  # whatever the user's factory raises
         raise InputError(
-            f"controller: calling it with (spec, children, generator) failed: {type(error).__name__}: {error}"
+            f"{what}: calling it with (spec, children, generator) failed: {type(error).__name__}: {error}"
         ) from error
-    if shape != (1, spec.size):
+    if missing:
+        renamed = "; step is now called move" if "move" in missing and hasattr(made, "step") else ""
         raise InputError(
-            f"controller: its phi has shape {shape}; give [children, parameters] = {(1, spec.size)} for one model."
+            f"{what}: a {type(made).__name__} has no {', '.join(missing)}{renamed}; give it all of a "
+            "lossalign.Controller."
         )
+    if shape != (children, spec.size):
+        raise InputError(f"{what}: its phi has shape {shape}; give [children, parameters] = {(children, spec.size)}.")
     spec.check(made.phi)
     return made
 
@@ -121,6 +145,14 @@ class Driver:
                 f"aligner.policy: the controller is a {type(self.controller).__name__}, which has no policy."
             )
         return self.controller.policy
+
+    def options(self, preset: Preset) -> dict[str, Any]:
+        """The options that a state depends on: all but the loss and its groups, with the sizes of the policy's own
+        layers; None where there is no policy."""
+        learning = isinstance(self.controller, LearningController)
+        hidden = self.policy.hidden if learning else None
+        used = {name: value for name, value in asdict(preset).items() if name not in ("loss", "groups")}
+        return {**used, "policy_hidden": hidden}
 
     def to(self, device: torch.device) -> None:
         """Φ is on ``device`` now: a policy of many parameters computes there too, one of few stays on the CPU."""

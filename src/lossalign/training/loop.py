@@ -6,16 +6,17 @@ children → metrics and statistics → controllers → Φ → loss → children
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lossalign.children import Children, Weights
 from lossalign.control import Preset, discounted_metric, evaluation_points
-from lossalign.core import Controller, InputError, wants
+from lossalign.core import InputError, Observation, wants
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, error
 from lossalign.training.notices import Once
@@ -27,6 +28,7 @@ from lossalign.training.observe import (
     observe,
     sensitivity_cost,
 )
+from lossalign.training.parts import Owner, Part
 
 _MINIBATCH = 128
 _HISTORY = 20_000_000
@@ -61,17 +63,26 @@ class Clock:
         self._at = time.perf_counter()
 
     def lap(self, what: str | int) -> None:
-        """The time since the last lap went into ``what``: train, observe, select, or a controller by its number."""
+        """The time since the last lap went into ``what``: train, validate, observe, select, or a controller by its
+        number."""
         now = time.perf_counter()
         self.seconds[what] = self.seconds.get(what, 0.0) + now - self._at
         self._at = now
 
-    def cost(self, controller: int, children: int, *, watches: bool) -> float | None:
-        """A controller's time with its children's share of training and selecting, and of measuring the validation
-        split if it ``watches`` it, over their share of training and selecting alone; None before the first step."""
+    def cost(self, controller: int, children: int, watching: int) -> float | None:
+        """A controller's time over its children's share of training and selecting alone; None before the first step.
+
+        Args:
+            controller: its number.
+            children: n, how many are its own.
+            watching: how many children's controllers watch, if this is one of them; it then pays for measuring the
+                validation split too. Else 0.
+        """
         share, spent = children / self._children, self.seconds
         alone = share * (spent.get("train", 0.0) + spent.get("select", 0.0))
-        more = spent.get(controller, 0.0) + (share * spent.get("observe", 0.0) if watches else 0.0)
+        more = spent.get(controller, 0.0)
+        if watching:
+            more += share * spent.get("validate", 0.0) + children / watching * spent.get("observe", 0.0)
         return (alone + more) / alone if alone else None
 
 
@@ -80,8 +91,7 @@ class Population:
 
     Args:
         children: who trains.
-        controllers: who moves Φ; each owns as many neighbouring children as its Φ has rows.
-        loss: gives statistics (the children hold it too, to train under).
+        parts: by name, which children train under which loss, and who moves their Φ.
         metric: what the children are judged by.
         validation: each child's validation set; it moves Φ.
         selection: each child's selection set; it picks the best weights, for every method alike.
@@ -95,9 +105,8 @@ class Population:
     def __init__(
         self,
         children: Children,
-        controllers: Sequence[Controller],
+        parts: Mapping[str, Part],
         *,
-        loss: AdaptiveLoss,
         metric: Metric,
         validation: Sequence[LabelledSet],
         selection: Sequence[LabelledSet],
@@ -107,60 +116,54 @@ class Population:
         generator: torch.Generator,
         tolerant: bool = False,
     ) -> None:
-        sizes = [len(controller.phi) for controller in controllers]
-        if sum(sizes) != children.count:
-            raise InputError(f"controllers own {sum(sizes)} children, but {children.count} train.")
+        self._check_owners(parts, children.count)
         for name, sets in (("validation", validation), ("selection", selection)):
             if len(sets) != children.count or len({len(s.targets) for s in sets}) != 1:
                 raise InputError(f"{name}: give one set for each of {children.count} children, all of one size.")
-            for some in {id(s): s for s in sets}.values():
-                check_validation(loss, some.targets, name)
-        self.children, self.controllers, self.steps, self.step_count = children, controllers, steps, 0
-        self._ends = torch.tensor(sizes).cumsum(0).tolist()
-        self._loss, self._metric, self._preset, self._every = loss, metric, preset, every
+            for part in parts.values():
+                for some in {id(s): s for s in sets[part.rows]}.values():
+                    check_validation(part.loss, some.targets, name)
+        self.children, self.parts, self.steps, self.step_count = children, dict(parts), steps, 0
+        self._metric, self._preset, self._every = metric, preset, every
         self._validation, self._selection, self._generator = validation, selection, generator
         self._validation_targets = torch.stack([s.targets for s in validation])
         self._selection_targets = torch.stack([s.targets for s in selection])
-        self._sensitivity = preset.sensitivity or any(wants(one, "sensitivity") for one in controllers)
-        wanting = [range(rows.start, rows.stop) for one, rows in self._owners() if wants(one, "gradient")]
-        self._gradient = [row for rows in wanting for row in rows]
         self._points = evaluation_points(preset.evaluation, every, preset.evaluations)
-        self._device = next((c.phi.device for c in controllers if c.phi.device.type != "cpu"), torch.device("cpu"))
+        devices = [owner.controller.phi.device for owner in self.owners]
+        self._device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+        self._widest = max(part.loss.spec.size for part in parts.values())
         self._best = torch.full((children.count,), torch.inf)
         self._tolerant = tolerant
         self._lost = torch.zeros(children.count, dtype=torch.bool)
         self.failed = self._lost.clone()
         """Children whose loss or outputs were ever not finite. They are judged as if all their outputs were zero, until
         they inherit from one that did not fail."""
-        self._stride = -(-steps * children.count * loss.spec.size // _HISTORY)
+        self._stride = -(-steps * children.count * self._widest // _HISTORY)
         self._history: list[Tensor] = []
         self.clock = Clock(children.count)
+
+    @staticmethod
+    def _check_owners(parts: Mapping[str, Part], children: int) -> None:
+        rows = [row for part in parts.values() for row in range(children + 1)[part.rows]]
+        if rows != list(range(children)):
+            raise InputError(f"controllers own the children {rows}, but {children} train; give each one owner.")
+
+    @property
+    def owners(self) -> list[Owner]:
+        """All controllers with their children, part after part."""
+        return [owner for part in self.parts.values() for owner in part.owners]
+
+    def owner_of(self, row: int) -> Owner:
+        """The controller of child ``row``."""
+        return next(owner for owner in self.owners if row in owner.rows)
 
     def step(self) -> StepRecord:
         """K iterations of every child, then one move of every controller."""
         self.clock.start()
-        phi = torch.cat([controller.phi.to(self._device) for controller in self.controllers])
-        self._loss.spec.check(phi)
+        phi = self._phi()
         losses, values, outputs = self._train(phi)
-        if self.step_count == 0 and self._sensitivity:
-            self._say_cost(outputs)
         errors = discounted_metric(values, self._preset.gamma, self._points)
-        observation = observe(
-            self._loss,
-            self._metric,
-            outputs,
-            self._validation_targets,
-            errors,
-            progress=(self.step_count + 1) / self.steps,
-            device=self._device,
-            sensitivity=self._sensitivity,
-            gradient=self._gradient,
-        )
-        self.clock.lap("observe")
-        logged = []
-        for number, (controller, rows) in enumerate(self._owners()):
-            logged.append(controller.move(observation.of(rows).to(controller.phi.device)))
-            self.clock.lap(number)
+        logs = self._move(outputs, errors)
         selection = self._select()
         if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
             self._inherit()
@@ -176,14 +179,66 @@ class Population:
             loss=losses,
             metric=error(self._metric, errors),
             selection=selection,
-            logs=self._merge(logged),
+            logs=logs,
         )
 
-    def _say_cost(self, outputs: Tensor) -> None:
-        """Warn once a run, at its first step, of a metric that the sensitivity calls many times."""
-        cost = sensitivity_cost(self._loss, self._metric, outputs, self._validation_targets)
-        if cost is not None:
-            Once().say("sensitivity", cost)
+    def _phi(self) -> Tensor:
+        """Φ of all children [N, P], P of the loss that has most; the others leave the rest at zero."""
+        each = [part.phi(self._device) for part in self.parts.values()]
+        for part, phi in zip(self.parts.values(), each, strict=True):
+            part.loss.spec.check(phi)
+        return torch.cat([F.pad(phi, (0, self._widest - phi.shape[1])) for phi in each])
+
+    def _move(self, outputs: Tensor, errors: Tensor) -> dict[str, Tensor]:
+        """One move of every controller, after what it sees of the validation outputs [N, V, …]; what they log."""
+        progress, number, logs = (self.step_count + 1) / self.steps, 0, list[tuple[Owner, dict[str, Tensor]]]()
+        for part in self.parts.values():
+            watching = [owner for owner in part.owners if owner.watches]
+            seen = self._observe(part.loss, watching, outputs, errors, progress) if watching else None
+            self.clock.lap("observe")
+            at = 0
+            for owner in part.owners:
+                look = owner.look_at_errors(errors, part.loss.num_statistics, progress)
+                if owner.watches:
+                    assert seen is not None
+                    look = seen.of(at + torch.arange(len(owner.rows))).to(owner.controller.phi.device)
+                    at += len(owner.rows)
+                logs.append((owner, owner.controller.move(look)))
+                self.clock.lap(number)
+                number += 1
+        return self._merged(logs)
+
+    def _observe(
+        self, loss: AdaptiveLoss, owners: Sequence[Owner], outputs: Tensor, errors: Tensor, progress: float
+    ) -> Observation:
+        """What the controllers of a loss see of their children, owner after owner."""
+        rows = torch.cat([owner.rows for owner in owners])
+        here = rows.to(outputs.device)
+        outputs, targets = outputs[here], self._validation_targets[here]
+        sensitivity = self._preset.sensitivity or any(wants(owner.controller, "sensitivity") for owner in owners)
+        wanted = torch.cat([torch.full((len(owner.rows),), wants(owner.controller, "gradient")) for owner in owners])
+        if self.step_count == 0 and sensitivity:
+            cost = sensitivity_cost(loss, self._metric, outputs, targets)
+            if cost is not None:
+                Once().say("sensitivity", cost)
+        return observe(
+            loss,
+            self._metric,
+            outputs,
+            targets,
+            errors[rows],
+            progress=progress,
+            device=self._device,
+            sensitivity=sensitivity,
+            gradient=wanted.nonzero().flatten().tolist(),
+        )
+
+    def _merged(self, logs: list[tuple[Owner, dict[str, Tensor]]]) -> dict[str, Tensor]:
+        merged: dict[str, Tensor] = {}
+        for owner, one in logs:
+            for name, values in one.items():
+                merged.setdefault(name, torch.full((self.children.count,), torch.nan))[owner.rows] = values
+        return dict(sorted(merged.items()))
 
     def _train(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """K iterations; mean losses [N], errors at the measured points [E, N], validation outputs at the end."""
@@ -201,7 +256,7 @@ class Population:
             else:
                 outputs, errors = self._evaluate(weights, step)
                 values.append(errors)
-            self.clock.lap("observe")
+            self.clock.lap("validate")
         if self._preset.evaluation == "minibatch":
             outputs, _ = self._evaluate(weights, step)
         return losses, torch.stack(values), outputs
@@ -247,22 +302,18 @@ class Population:
     def _inherit(self) -> None:
         """Children copy the weights of the parents that their controller chose."""
         parents = torch.arange(self.children.count)
-        for controller, rows in self._owners():
-            if controller.parents is not None:
-                parents[rows] = rows.start + controller.parents
+        for part in self.parts.values():
+            for rows, of in part.parents():
+                parents[rows] = of
         self.children.inherit(parents)
         self._lost = self._lost[parents]
 
-    def _owners(self) -> list[tuple[Controller, slice]]:
-        starts = [0, *self._ends[:-1]]
-        return [(c, slice(a, b)) for c, a, b in zip(self.controllers, starts, self._ends, strict=True)]
-
-    def _merge(self, logged: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        logs: dict[str, Tensor] = {}
-        for name in sorted({name for one in logged for name in one}):
-            silent = [torch.full((rows.stop - rows.start,), torch.nan) for _, rows in self._owners()]
-            logs[name] = torch.cat([one.get(name, nan) for one, nan in zip(logged, silent, strict=True)])
-        return logs
+    def cost(self, row: int) -> float | None:
+        """Time of the controller that owns child ``row``, over training and selecting alone; None before a step."""
+        watching = sum(len(owner.rows) for owner in self.owners if owner.watches)
+        owner = self.owner_of(row)
+        number = next(i for i, other in enumerate(self.owners) if other is owner)
+        return self.clock.cost(number, len(owner.rows), watching if owner.watches else 0)
 
     @property
     def best_errors(self) -> Tensor:
@@ -272,17 +323,20 @@ class Population:
     @property
     def history(self) -> tuple[Tensor, Tensor]:
         """Φ under which each kept step trained [steps, N, P], and which steps those are, from 1 [steps]."""
-        kept = (
-            torch.stack(self._history) if self._history else torch.empty(0, self.children.count, self._loss.spec.size)
-        )
+        kept = torch.stack(self._history) if self._history else torch.empty(0, self.children.count, self._widest)
         return kept, torch.arange(len(kept)) * self._stride + 1
+
+    def history_of(self, name: str) -> tuple[Tensor, Tensor]:
+        """The same of one part: of its children and its loss's parameters."""
+        (phi, steps), part = self.history, self.parts[name]
+        return phi[:, part.rows, : part.loss.spec.size], steps
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: children, controllers, best scores, Φ history, random state."""
         return {
             "step": self.step_count,
             "children": self.children.state_dict(),
-            "controllers": [controller.state_dict() for controller in self.controllers],
+            "controllers": [owner.controller.state_dict() for owner in self.owners],
             "best": self._best,
             "failed": self.failed,
             "lost": self._lost,
@@ -295,7 +349,7 @@ class Population:
         self.step_count, self._best = state["step"], state["best"]
         self.failed, self._lost = state["failed"], state["lost"]
         self.children.load_state_dict(state["children"])
-        for controller, at in zip(self.controllers, state["controllers"], strict=True):
-            controller.load_state_dict(at)
+        for owner, at in zip(self.owners, state["controllers"], strict=True):
+            owner.controller.load_state_dict(at)
         self._history = list(state["history"])
         self._generator.set_state(state["generator"])

@@ -84,7 +84,7 @@ def _refuse(bad: Tensor, what: Finite, step: int) -> None:
 def measure(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
     """The metric of every child, in its own direction, on the CPU [N]; fetched from the device together with the check.
 
-    A metric of somebody else's (not ``vectorised``) never sees outputs that are not finite.
+    A user's metric that is not ``vectorised`` never sees outputs that are not finite.
     """
     if not metric.vectorised:
         check_finite(outputs, "outputs", step)
@@ -115,7 +115,7 @@ def observe(
         targets: [N, V], or [N, V, C] of 0 and 1.
         errors: M of Eq. 4, lower is better [N].
         progress: t over the number of steps.
-        device: where statistics and sensitivity are wanted; they are worked out where the outputs are.
+        device: where statistics and sensitivity are wanted; they are computed where the outputs are.
         sensitivity: whether the sensitivity is wanted; zeros if not, and if a sample has several labels.
         gradient: the children for which the gradient is wanted; it is 0 for the others, and None if nobody wants it.
     """
@@ -178,7 +178,7 @@ def sensitivity_cost(loss: AdaptiveLoss, metric: Metric, outputs: Tensor, target
 
 
 def _tie_breaker(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """What tells children apart where the metric plateaus, as an error on the CPU [N]."""
+    """The tie-breaker of the metric, as an error on the CPU [N]; None if it has none."""
     tie_breaker = metric.tie_breaker
     if tie_breaker is None:
         return None

@@ -13,7 +13,7 @@ from lossalign.training.validation import described
 
 _RENAMED = {
     "policy": "policy is now called controller; write controller=…",
-    "device": "device is gone: the aligner follows aligner.to(device)",
+    "device": "device was removed: the aligner follows aligner.to(device)",
 }
 
 
@@ -90,11 +90,26 @@ def looks_like_probabilities(loss: AdaptiveLoss, outputs: Tensor, targets: Tenso
     return bool((outputs.detach() >= 0).all() & ((rows - 1).abs() < 1e-2).all())
 
 
+STATE_VERSION = 2
+"""Version of an aligner's state; another one is refused."""
+_HELD = (
+    *("total_steps", "iteration", "drawn", "values", "history", "averaged", "kept", "best", "best_error", "held_as"),
+    "controller",
+)
+"""What a state holds besides what it must agree in."""
+
+
 def check_state(state: Any, own: Mapping[str, Any]) -> None:
-    """Refuse the state of an aligner with another loss, metric, direction or K.
+    """Refuse the state of another version, or of an aligner with another loss, metric, direction, K or options.
+
+    Args:
+        state: what ``get_extra_state`` gave.
+        own: what it must agree in; ``options`` are compared one by one.
 
     Example:
-        >>> check_state({"every": 5}, {"every": 10})
+        >>> own = {"parameters": {"offsets": 3}, "every": 10, "options": {"horizon": 5}}
+        >>> state = {"version": STATE_VERSION, **own, "every": 5, **dict.fromkeys(_HELD)}
+        >>> check_state(state, own)
         Traceback (most recent call last):
         ...
         lossalign.core.errors.InputError: state: it was saved with every=5, this aligner has every=10; make the Aligner
@@ -102,18 +117,30 @@ def check_state(state: Any, own: Mapping[str, Any]) -> None:
     """
     if not isinstance(state, Mapping) or not state:
         raise InputError("state: it holds no state of an Aligner; give what aligner.state_dict() returned.")
-    for name, mine in own.items():
-        if state.get(name) == mine:
-            continue
-        if name == "parameters":
-            raise InputError(
-                f"state: it belongs to a loss with other parameters ({_listed(state.get(name))}) than this aligner's "
-                f"({_listed(mine)}); use the same loss and groups."
-            )
+    if state.get("version") != STATE_VERSION:
         raise InputError(
-            f"state: it was saved with {name}={state.get(name)!r}, this aligner has {name}={mine!r}; make the Aligner "
-            "with the same one."
+            f"state: it has version {state.get('version')!r}, this lossalign reads version {STATE_VERSION}; resume "
+            "with the lossalign that saved it."
         )
+    missing = [name for name in (*own, *_HELD) if name not in state]
+    if missing:
+        raise InputError(f"state: {missing[0]!r} is missing; give all that aligner.state_dict() returned.")
+    if state["parameters"] != own["parameters"]:
+        raise InputError(
+            f"state: it belongs to a loss with other parameters ({_listed(state['parameters'])}) than this aligner's "
+            f"({_listed(own['parameters'])}); use the same loss and groups."
+        )
+    saved = _one_by_one(state)
+    for name, mine in _one_by_one(own).items():
+        if saved.get(name) != mine:
+            raise InputError(
+                f"state: it was saved with {name}={saved.get(name)!r}, this aligner has {name}={mine!r}; make the "
+                "Aligner with the same one."
+            )
+
+
+def _one_by_one(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: value for name, value in identity.items() if name != "options"}, **identity["options"]}
 
 
 def _listed(sizes: Mapping[str, int] | None) -> str:

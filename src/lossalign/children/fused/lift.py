@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lossalign.children.base import Device, LossFunction, Member, Members
+from lossalign.children.base import Device, Losses, Member, Members
+from lossalign.children.fused.blocks import compile_blocks, uncompile
 from lossalign.children.fused.convert import dropouts, fuse
 from lossalign.children.fused.layers import FusedConv
 from lossalign.children.optimisation import Optimisation
@@ -37,6 +38,7 @@ class FusedLift:
         self.trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
         self.names = names
         self._count = len(members)
+        self._compiled: list[nn.Module] = []
         self._training = module.train()
         self._evaluating = copy.deepcopy(module, {id(tensor): tensor for tensor in kept.values()}).eval()
 
@@ -56,6 +58,17 @@ class FusedLift:
         """Run ``work()``; fused layers do not use torch's random stream."""
         return work()
 
+    def compile_blocks(self) -> bool:
+        """Compile the network's repeated blocks, in training and in eval mode; False if it has none."""
+        self.uncompile_blocks()
+        self._compiled = [module for own in (self._training, self._evaluating) for module in compile_blocks(own)]
+        return bool(self._compiled)
+
+    def uncompile_blocks(self) -> None:
+        """Undo ``compile_blocks``."""
+        uncompile(self._compiled)
+        self._compiled = []
+
     def at(self, iteration: int) -> None:
         """Set the iteration that dropout draws for."""
         self._clock.fill_(iteration)
@@ -73,7 +86,5 @@ class FusedLift:
 class FusedChildren(StackedChildren):
     """``StackedChildren`` computed as one fused network."""
 
-    def __init__(
-        self, members: Members, loss: LossFunction, optimisation: Optimisation, device: Device = "cpu"
-    ) -> None:
-        super().__init__(members, loss, optimisation, device, lift=FusedLift)
+    def __init__(self, members: Members, losses: Losses, optimisation: Optimisation, device: Device = "cpu") -> None:
+        super().__init__(members, losses, optimisation, device, lift=FusedLift)

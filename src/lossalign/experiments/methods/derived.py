@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError
+from lossalign.decision import calibrate, expected_costs, fit_offsets
 from lossalign.experiments.methods.spec import Judged
 from lossalign.metrics import MeanCost, Metric, error, score_children
-from lossalign.rivals import calibrate, expected_costs, fit_offsets
 
 
 def costs_of(metric: Metric, method: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lossalign import rivals
-from lossalign.control import Preset
+from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import Controller, InputError, Registry, import_plug
 from lossalign.experiments.methods import trained
 from lossalign.experiments.methods.derived import BayesDecision, BestOf, Guard, Offsets
@@ -23,7 +23,7 @@ from lossalign.experiments.methods.spec import (
     Setting,
     TrainedMethod,
 )
-from lossalign.experiments.values import RENAMED, parse_value
+from lossalign.experiments.values import parse_value
 from lossalign.losses.metric_learning import PREFIX as FROM_PACKAGE
 
 METHODS: Registry[Method] = Registry(
@@ -347,9 +347,8 @@ _HINTS = typing.get_type_hints(Preset)
 
 def _option(text: str, key: str, value: str) -> Any:
     if key not in _HINTS:
-        renamed = {**RENAMED, "learning_rate": "policy_learning_rate"}.get(key)
-        if renamed in _HINTS:
-            raise InputError(f"method {text!r}: option {key!r} is now called {renamed!r}.")
+        if key in RENAMED_OPTIONS:
+            raise InputError(f"method {text!r}: option {key!r} is now called {RENAMED_OPTIONS[key]!r}.")
         raise InputError(f"method {text!r}: option {key!r} is unknown; choose from {', '.join((*_OWN, *_HINTS))}.")
     return parse_value(f"method {text!r}: {key}", value, _HINTS[key])
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lossalign import rivals
 from lossalign.control import LARGE, LearningController, Policy
-from lossalign.core import Controller, InputError
+from lossalign.core import Controller
 from lossalign.experiments.methods.derived import costs_of
 from lossalign.experiments.methods.spec import Setting
-from lossalign.training import statistics_name
+from lossalign.training import own_controller, statistics_name
 
 EVERY = 10
 """Steps between two comparisons of methods that inherit, under a preset that has no inheritance."""
@@ -167,20 +167,6 @@ def replayed(of: str) -> Callable[[Setting], Controller]:
 def own(name: str, factory: Any) -> Callable[[Setting], Controller]:
     """A user's controller: ``factory(spec, children, generator)`` with the loss's parameters, n and a random stream."""
 
-    def controller(setting: Setting) -> Controller:
-        try:
-            made: Controller = factory(setting.spec, setting.children, setting.generator("own controller"))
-            shape = tuple(made.phi.shape)
-        except Exception as error:  # anything the user's factory raises
-            raise InputError(
-                f"controller {name!r}: calling it with (spec, children, generator) failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        if shape != (setting.children, setting.spec.size):
-            raise InputError(
-                f"controller {name!r}: its phi has shape {shape}; give [children, parameters] = "
-                f"{(setting.children, setting.spec.size)}."
-            )
-        return made
-
-    return controller
+    return lambda setting: own_controller(
+        f"controller {name!r}", factory, setting.spec, setting.children, setting.generator("own controller")
+    )

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lossalign.decision import fit_offsets
 from lossalign.metrics import BalancedError
-from lossalign.rivals import fit_offsets
 
 
 def wrong(outputs: Tensor, targets: Tensor) -> Tensor:

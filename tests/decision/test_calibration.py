@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from lossalign.decision import calibrate, expected_costs
 from lossalign.metrics import MeanCost
-from lossalign.rivals import calibrate, cost_weights, expected_costs
 
 
 def labelled(number: int = 20_000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,9 +35,3 @@ def test_deciding_by_expected_cost_is_cheaper_than_by_probability() -> None:
     costs = torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
     metric = MeanCost(costs)
     assert metric(-expected_costs(logits, costs), targets) < metric(logits, targets) - 0.02
-
-
-def test_classes_weigh_what_their_mistakes_cost() -> None:
-    u = cost_weights(torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
-    torch.testing.assert_close((u[0] - u[1]).exp(), torch.tensor(3.0))
-    assert abs(float(u.sum())) < 1e-6
