@@ -33,6 +33,20 @@ class TailRecall(TotalsMetric):
         return tail - 5 * (0.9 - head).clamp(min=0)
 
 
+class LongTailedError(TotalsMetric):
+    """Share of wrong samples, if test classes were as long-tailed as the training classes of digits-lt: 20 to 1."""
+
+    name = "long-tailed-error"
+    higher_is_better = False
+    percent = True
+
+    def from_totals(self, totals: ClassTotals) -> torch.Tensor:
+        """1 − the mean of the recalls with weights 20^(−c / (C − 1)) [...], from totals [..., C]."""
+        recall = recalls(totals)
+        weights = torch.logspace(0, -1, recall.shape[-1], base=20.0, device=recall.device)
+        return 1 - (recall * weights).sum(-1) / weights.sum()
+
+
 def tail_recall(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     """``TailRecall`` as a function that can only be called, in percent."""
     return 100 * float(TailRecall().from_totals(class_totals(confusion_counts(outputs, targets))))

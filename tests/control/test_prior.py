@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from lossalign.control import LearningController, Policy, default
-from lossalign.control.policy import PolicyStack
+from lossalign.control.learner import Learner
+from lossalign.control.policy import PolicyStack, policy_logits
+from lossalign.control.replay import Batch
 from lossalign.control.rules import rule_move
 from lossalign.control.state import StateLayout
 from lossalign.core import InputError, Observation, generator, wants
@@ -103,20 +105,45 @@ def test_expected_moves_do_not_depend_on_the_random_stream() -> None:
     assert torch.equal(one.phi, other.phi)
 
 
-def test_what_is_learned_is_the_residual() -> None:
-    """An update starts from ratios of 1, so the prior is in the policy that learns as in the one that acts."""
-    controller = make(20, learn=True, entropy_bonus=0.0)
-    for t in range(12):
-        controller.move(look(t, 20))
-    (drawn,) = controller._replay.sample(64, controller._generators)
-    states = drawn.states.flatten(0, 2)
-    (policy,) = controller.policies
+def test_the_policy_that_learns_has_the_prior_that_acts() -> None:
+    (policy,) = make(20).policies
+    states = torch.randn(64, policy.layout.size, generator=generator(1))
     chances = PolicyStack([policy]).log_probabilities(states[None, None])[0, 0]
     torch.testing.assert_close(chances, policy(states).log_softmax(-1))
-    fresh = Policy(policy.layout, generator=generator(3))
-    for weight in fresh.parameters():
+    weights = [weight.detach()[None] for weight in policy.parameters()]
+    torch.testing.assert_close(policy_logits(weights, states[None], prior=True)[0], policy(states))
+
+
+@pytest.mark.parametrize(("logit", "moves"), [(30.0, False), (0.0, True)])
+def test_what_the_rule_makes_certain_teaches_nothing(logit: float, moves: bool) -> None:
+    """log π of an action that the prior has made certain has no gradient left."""
+    (policy,) = make(20).policies
+    states = torch.randn(1, 8, 4, policy.layout.size, generator=generator(1))
+    states[..., -1] = logit
+    before = [weight.detach().clone() for weight in policy.parameters()]
+    learner = Learner(PolicyStack([policy]), learning_rate=0.01, updates=1, batch=8, clip=None, entropy_bonus=0.0)
+    learner.update(
+        Batch(
+            policies=torch.tensor([0]),
+            states=states,
+            actions=torch.full((1, 8, 4), 2),
+            log_probs=torch.zeros(1, 8, 4),
+            weights=torch.full((1, 8, 4), 0.25),
+            returns=torch.ones(1, 8),
+        )
+    )
+    moved = max(
+        float((weight.detach() - then).abs().max()) for weight, then in zip(policy.parameters(), before, strict=True)
+    )
+    assert (moved > 1e-3) is moves
+
+
+def test_without_weights_only_the_rule_is_left() -> None:
+    policy = Policy(make().policy.layout, generator=generator(3))
+    for weight in policy.parameters():
         torch.nn.init.zeros_(weight)
-    torch.testing.assert_close(fresh(states), states[:, -1:] * torch.tensor([-1.0, 0.0, 1.0]))
+    states = torch.randn(64, policy.layout.size)
+    torch.testing.assert_close(policy(states), states[:, -1:] * torch.tensor([-1.0, 0.0, 1.0]))
 
 
 def test_it_learns_away_from_a_rule_that_is_wrong() -> None:

@@ -43,7 +43,7 @@ def test_it_is_the_slope_of_the_metric_on_soft_predictions(metric: ConfusionMetr
     outputs, targets = (x.double() if x.is_floating_point() else x for x in labelled())
 
     def gain(shift: Tensor) -> float:
-        return -float(error(metric, metric.from_counts(expected_counts(outputs + shift, targets))))
+        return -float(error(metric, metric.from_counts(expected_counts(2 * (outputs + shift), targets))))
 
     steps = 0.05 * torch.eye(CLASSES)
     slopes = [(gain(step) - gain(-step)) / 0.1 for step in steps]
@@ -52,15 +52,15 @@ def test_it_is_the_slope_of_the_metric_on_soft_predictions(metric: ConfusionMetr
 
 def test_of_balanced_error_it_is_known() -> None:
     outputs, targets = labelled()
-    p = outputs.softmax(-1)
+    p = (2 * outputs).softmax(-1)
     of_class = [p[targets == i] for i in range(CLASSES)]
-    rows = [(own[:, i : i + 1] * (torch.eye(CLASSES)[i] - own)).mean(0) for i, own in enumerate(of_class)]
+    rows = [2 * (own[:, i : i + 1] * (torch.eye(CLASSES)[i] - own)).mean(0) for i, own in enumerate(of_class)]
     torch.testing.assert_close(class_gradient(BalancedError(), outputs, targets), torch.stack(rows).mean(0))
 
 
 @ALL
 def test_a_function_that_can_only_be_called_gives_nearly_the_same(metric: ConfusionMetric) -> None:
-    outputs, targets = labelled(1, samples=120)
+    outputs, targets = labelled(4, samples=120)
     exact, scored = (class_gradient(one, outputs, targets) for one in (metric, black_box(metric)))
     assert torch.nn.functional.cosine_similarity(exact, scored, dim=0) > 0.97
     assert 0.7 < scored.norm() / exact.norm() < 1.3
@@ -95,7 +95,7 @@ def test_it_asks_for_the_worst_class_where_the_metric_itself_plateaus(make) -> N
 def test_a_metric_of_probabilities_is_scored_on_shifted_outputs() -> None:
     outputs, targets = labelled()
     chance = FunctionMetric(
-        lambda o, t: float(o.softmax(-1).gather(-1, t[:, None]).mean()), higher_is_better=True, name="chance"
+        lambda o, t: float((2 * o).softmax(-1).gather(-1, t[:, None]).mean()), higher_is_better=True, name="chance"
     )
     torch.testing.assert_close(
         class_gradient(chance, outputs, targets), class_gradient(ErrorRate(), outputs, targets), atol=5e-3, rtol=0
@@ -107,7 +107,7 @@ def test_decisions_have_the_soft_confusion() -> None:
     made, labels = decisions(outputs, targets, samples=6000)
     torch.testing.assert_close(
         expected_counts(made, labels) / len(labels),
-        expected_counts(outputs, targets) / len(targets),
+        expected_counts(2 * outputs, targets) / len(targets),
         atol=2e-4,
         rtol=0,
     )

@@ -140,7 +140,8 @@ def failing(spec: ParameterSpec, children: int, generator: torch.Generator) -> C
     [
         (
             {"controller": 3},
-            "controller: it is of type int; give 'auto', 'confusion-rule', 'metric-gradient', 'pretrained', 'fresh', a lossalign.Policy",
+            "controller: it is of type int; give 'auto', 'confusion-rule', 'metric-gradient', 'pretrained', 'fresh', a "
+            "lossalign.Policy",
         ),
         ({"controller": "own_controllers:nothing"}, "controller: it is of type int; give 'auto'"),
         ({"controller": "own_controllers:missing"}, "module 'own_controllers' has no 'missing'"),

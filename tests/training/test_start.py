@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lossalign as la
 from lossalign.control import RuleController
 from lossalign.losses import AlignedLoss
-from lossalign.metrics import AUCPR, BalancedError, ErrorRate, FunctionMetric, Metric
+from lossalign.metrics import BalancedError, ErrorRate, FunctionMetric, Metric
 from lossalign.rivals import fixed
 from lossalign.training.start import Start, log_shares, prefers_adjusted
 from lossalign.training.validation import halves
@@ -86,11 +86,9 @@ class TestStart:
         phi = Start(AlignedLoss(3), [10**6, 10, 1]).phi(AlignedLoss(3).spec, BalancedError(), outputs + 0.1, targets)
         assert phi is None or phi.abs().max() <= 3
 
-    @given(st.integers(0, 50))
-    def test_what_does_not_matter_to_a_metric_is_not_preferred(self, seed: int) -> None:
-        outputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(seed))
-        targets = torch.arange(60) % 3
-        assert not prefers_adjusted(AUCPR(), outputs, targets, torch.tensor([2.0, 0.0, -2.0]))
+    def test_what_does_not_matter_to_a_metric_is_not_preferred(self) -> None:
+        always = FunctionMetric(lambda outputs, targets: 0.5, higher_is_better=True, name="always")
+        assert not prefers_adjusted(always, torch.randn(60, 3), torch.arange(60) % 3, torch.tensor([2.0, 0.0, -2.0]))
 
     @pytest.mark.parametrize(
         "metric", [BalancedError(), FunctionMetric(mean_recall, higher_is_better=True, name="mine")]
@@ -123,19 +121,19 @@ class TestDefault:
         x, y = long_tailed(7, 3000, shares=torch.ones(3))
         errors = []
         for controller in ("auto", lambda spec, children, generator: fixed(spec, children)):
-            aligner, model = trained(BalancedError(), controller=controller)
-            model.load_state_dict(aligner.best_state_dict())
-            errors.append(float(BalancedError()(model(x).detach(), y)))
-        assert errors[0] < errors[1] - 0.05
+            each = [trained(BalancedError(), seed, 400, controller=controller)[1] for seed in range(3)]
+            errors.append(sum(float(BalancedError()(model(x).detach(), y)) for model in each) / 3)
+        assert errors[0] < errors[1]
 
     def test_plain_error_is_not_harmed(self) -> None:
         x, y = long_tailed(7, 3000)
         errors = []
         for controller in ("auto", lambda spec, children, generator: fixed(spec, children)):
-            aligner, model = trained(ErrorRate(), controller=controller)
-            model.load_state_dict(aligner.best_state_dict())
-            errors.append(float(ErrorRate()(model(x).detach(), y)))
-        assert errors[0] < errors[1] + 0.01
+            for seed in range(3):
+                aligner, model = trained(ErrorRate(), seed, 400, controller=controller)
+                model.load_state_dict(aligner.best_state_dict())
+                errors.append(float(ErrorRate()(model(x).detach(), y)))
+        assert sum(errors[:3]) / 3 < sum(errors[3:]) / 3 + 0.005
 
     @pytest.mark.parametrize("metric", [BalancedError(), ErrorRate()], ids=lambda metric: metric.name)
     def test_it_resumes_bit_for_bit_before_and_after_the_first_move(self, metric: Metric) -> None:
@@ -211,6 +209,6 @@ class TestDecision:
         assert aligner.decision(model).labels(torch.zeros(1, 3)).shape == (1,)
 
     def test_before_anything_is_measured_it_says_so(self) -> None:
-        aligner, _ = trained(BalancedError(), iterations=10)
+        aligner = la.Aligner(la.AlignedLoss(3), BalancedError(), [long_tailed(0, 30)], 20)
         with pytest.raises(la.InputError, match="decision: there are no best weights yet"):
             aligner.decision()

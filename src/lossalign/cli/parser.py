@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import NoReturn
 
 from lossalign.core import InputError
 
 WIDTH = 100
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help that keeps names such as ``logit-adjustment`` on one line."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,7 +26,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             usage=usage,
             description=description,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 36, WIDTH),
+            formatter_class=lambda prog: Help(prog, 2, 36, WIDTH),
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
         )

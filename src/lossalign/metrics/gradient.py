@@ -9,6 +9,9 @@ from lossalign.metrics.base import Metric, error
 from lossalign.metrics.confusion import ConfusionMetric, expected_counts
 from lossalign.metrics.sensitivity import affordable
 
+SHARPNESS = 2.0
+"""Predictions are softmax(2 z). Those of a calibrated model, softmax(z), would make the plain error seem to gain from
+predicting frequent classes more often, although argmax is best for it already; sharper ones make that bias small."""
 SHIFT = 0.5
 """How far the logits of a class are moved, up and down, for a metric that has to be scored again."""
 SAMPLES = 4096
@@ -18,13 +21,13 @@ _CERTAIN = 30.0
 
 
 def class_gradient(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
-    """What the metric would gain per unit added to the logits of each class, if predictions were softmax probabilities.
+    """What the metric would gain per unit added to the logits of each class, if predictions were soft: softmax(2 z).
 
-    With R_ij(δ) = Σ_v 1[y_v = i] softmax(z_v + δ)_j, the soft confusion, the result is −∂M̃(R(δ)) / ∂δ at δ = 0, M̃ the
-    metric as an error. It is smooth where the metric itself plateaus, and sums to 0 over classes. A ``ConfusionMetric``
-    is differentiated by autograd. Any other metric is scored 2 C times on decisions that have the confusion R(±½ e_c),
-    if it depends on decisions alone, and on the shifted outputs themselves if not. Where that is more than 2²⁸ numbers
-    the gradient is 0, which means not known, with one warning.
+    With R_ij(δ) = Σ_v 1[y_v = i] softmax(2 (z_v + δ))_j, the soft confusion, the result is −∂M̃(R(δ)) / ∂δ at δ = 0, M̃
+    the metric as an error. It is smooth where the metric itself plateaus, and sums to 0 over classes. A
+    ``ConfusionMetric`` is differentiated by autograd. Any other metric is scored 2 C times on decisions that have the
+    confusion R(±½ e_c), if it depends on decisions alone, and on the shifted outputs themselves if not. Where that is
+    more than 2²⁸ numbers the gradient is 0, which means not known, with one warning.
 
     Args:
         metric: the metric.
@@ -38,7 +41,7 @@ def class_gradient(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
         >>> from lossalign.metrics import BalancedError
         >>> outputs, targets = torch.tensor([[3.0, 0.0], [3.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0, 1])
         >>> class_gradient(BalancedError(), outputs, targets)  # class 1 is rarely predicted
-        tensor([-0.0757,  0.0757])
+        tensor([-0.1025,  0.1025])
     """
     if outputs.ndim != 2 or outputs.shape[-1] < 2:
         return torch.zeros(2, device=outputs.device)
@@ -48,8 +51,10 @@ def class_gradient(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def soft_confusion(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``expected_counts`` [C, C], with the same bits on every rank: on a GPU ``index_add`` adds in any order."""
-    return ordered_counts(outputs, targets) if outputs.is_cuda else expected_counts(outputs, targets)
+    """Expected counts [C, C] of predictions softmax(2 z), with the same bits on every rank: on a GPU ``index_add`` adds
+    in any order."""
+    sharp = SHARPNESS * outputs
+    return ordered_counts(sharp, targets) if outputs.is_cuda else expected_counts(sharp, targets)
 
 
 def ordered_counts(outputs: Tensor, targets: Tensor) -> Tensor:
