@@ -7,7 +7,8 @@ import pytest
 from lossalign.core import InputError, RunFolderError
 from lossalign.experiments import configure, to_plain
 from lossalign.runs import RunFolder, SavedRetrieval, SavedRun, find_policies
-from lossalign.runs.folder import FORMAT, SCHEMA, find_folder, is_run_folder, launch
+from lossalign.runs.environment import launch
+from lossalign.runs.folder import FORMAT, SCHEMA, find_folder, is_run_folder
 
 CONFIG = configure("digits")
 
@@ -100,7 +101,7 @@ class TestSchema:
         folder, resumed = find_folder(other.path, "overwrite", CONFIG)
         assert not resumed
         folder.clear()
-        assert [path.name for path in other.path.iterdir()] == ["ledger.jsonl"]
+        assert sorted(path.name for path in other.path.iterdir()) == ["config.json.part", "ledger.jsonl"]
 
 
 def test_the_config_is_read_back_as_it_was_written(run):
@@ -114,7 +115,33 @@ def test_overwriting_keeps_the_ledger_of_test_scores(run):
     assert not resumed
     assert (run.path / "metrics.jsonl").exists()  # nothing is lost until the new run can start
     folder.clear()
-    assert [p.name for p in run.path.iterdir()] == ["ledger.jsonl"]
+    assert sorted(p.name for p in run.path.iterdir()) == ["config.json.part", "ledger.jsonl"]
+
+
+def test_overwriting_deletes_files_of_the_run_alone(run):
+    own = ["notes.txt", "curves-mine.png", "results.json.bak", "model.pt", "tensorboard/mine.txt", "policy/notes.txt"]
+    runs = ["metrics.jsonl", "checkpoint-mlp-16.previous.pt", "policy-0.safetensors", "phi-aligned.npz", "curves.png"]
+    runs += ["checkpoint-mlp-16.pt.part", "tensorboard/events.out.tfevents.1"]
+    for name in own + runs:
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).touch()
+    find_folder(run.path, "overwrite", CONFIG)[0].clear()
+    left = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    assert left == {*own, "config.json.part"}
+
+
+@pytest.mark.parametrize("existing", ["resume", "overwrite"])
+@pytest.mark.parametrize(
+    "left", [["config.json.part"], ["config.json.part", "metrics.jsonl", "notes.txt"], ["run.lock"]]
+)
+def test_a_run_that_was_killed_while_it_started_can_be_started_again(tmp_path, existing, left):
+    for name in left:
+        (tmp_path / name).touch()
+    folder, resumed = find_folder(tmp_path, existing, CONFIG)
+    assert not resumed
+    folder.clear()
+    folder.write("config.json", described())
+    assert find_folder(tmp_path, "resume", CONFIG)[1]
 
 
 def test_only_the_scores_of_this_run_count_as_a_look_at_its_test_split(run):
@@ -139,6 +166,7 @@ def test_rewinding_forgets_later_steps_of_one_population(tmp_path):
 def test_a_folder_with_nothing_but_a_ledger_is_ours(run):
     run.append("ledger.jsonl", {"command": "first look"})
     run.clear()
+    (run.path / "config.json.part").unlink()
     assert is_run_folder(run.path)
     assert not find_folder(run.path, "resume", CONFIG)[1]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lossalign.experiments import Arm
+from lossalign.runs.folder import EVENTS
 from lossalign.training import StepRecord
 
 
@@ -38,7 +39,7 @@ def open_events(folder: Path) -> Iterator[Events]:
         return
     from torch.utils.tensorboard import SummaryWriter  # an optional dependency, and slow to import
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = SummaryWriter(str(folder / EVENTS))
     try:
         yield Events(writer)
     finally:

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from lossalign.core import Ranks
 from lossalign.evaluation import Chosen, Result, Scores, best_child, gallery, score, shown_children, summarise
 from lossalign.experiments import Experiment
-from lossalign.runs.folder import BEST, LEDGER, RESULTS, RETRIEVAL, RunFolder, command
+from lossalign.runs.environment import command
+from lossalign.runs.folder import BEST, LEDGER, RESULTS, RETRIEVAL, RunFolder
 
 
 def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ranks) -> Result:

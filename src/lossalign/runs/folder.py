@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import shlex
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossalign.core import VERSION, InputError, ParameterSpec, RunFolderError
+from lossalign.core import InputError, ParameterSpec, RunFolderError
 from lossalign.experiments import Config, Experiment, by_key, from_plain, to_plain
+from lossalign.runs.environment import environment, launch
+from lossalign.runs.lock import LOCK
 from lossalign.training import StepRecord
 
 FORMAT, SCHEMA = "lossalign-run", 3
@@ -35,6 +31,13 @@ FORMAT, SCHEMA = "lossalign-run", 3
 CONFIG, ARMS, ENVIRONMENT = "config.json", "arms.json", "environment.jsonl"
 METRICS, RESULTS, LEDGER = "metrics.jsonl", "results.json", "ledger.jsonl"
 BEST, RETRIEVAL = "best.safetensors", "retrieval.npz"
+EVENTS, PICTURES = "tensorboard", ("curves.png", "phi.png", "neighbours.png", "distances.png")
+
+_MARK = CONFIG + ".part"
+"""Says that a folder is ours although it has no config: a run was stopped while it was started or overwritten."""
+_NAMES = "|".join(map(re.escape, (ARMS, ENVIRONMENT, METRICS, RESULTS, BEST, RETRIEVAL, *PICTURES)))
+_OURS = re.compile(rf"({_NAMES}|checkpoint-.+\.pt|policy-.+\.safetensors|phi-.+\.npz)(\.part|\.old)?")
+"""Files that overwriting deletes: those of a run, except its config, ledger and lock."""
 
 _MAY_DIFFER = ("device", "engine", "compile", "in_memory_gb", "image_cache", "learning_rate")
 """Keys that a resumed run may change: where and how it is computed, and the learning rate, so that a run that diverged
@@ -136,12 +139,20 @@ class RunFolder:
     # Writing
 
     def clear(self) -> None:
-        """Create the folder, or delete all files in it except the ledger of test scores."""
+        """Create the folder, or delete all files of the run in it except the ledger of test scores.
+
+        The config goes first, to a name that marks what is left as a folder of ours without a run.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / CONFIG).exists():
+            (self.path / CONFIG).replace(self.path / _MARK)
         for item in self.path.iterdir():
-            if item.is_dir() and not item.is_symlink():
-                shutil.rmtree(item)
-            elif item.name != LEDGER:
+            if item.name == EVENTS and item.is_dir() and not item.is_symlink():
+                for file in item.glob("events.out.tfevents.*"):
+                    file.unlink()
+                with suppress(OSError):  # a file of the user's is in it
+                    item.rmdir()
+            elif _OURS.fullmatch(item.name) and not item.is_dir():
                 item.unlink()
 
     def write(self, name: str, content: Any) -> Path:
@@ -237,20 +248,6 @@ class RunFolder:
         return self.phi(name)
 
 
-def command() -> str:
-    """The command line of this process, or the script that called the library."""
-    program, *args = sys.argv or ["python"]
-    name = "lossalign" if Path(program).stem in ("lossalign", "__main__") else Path(program).name
-    return shlex.join([name, *args])
-
-
-def launch() -> str | None:
-    """An identifier of the torchrun that started this process, kept over its restarts; None without torchrun."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID")
-    # Without --rdzv-id or --standalone every run is called "none"; the agent's process distinguishes them.
-    return f"{platform.node()}/{os.getppid()}" if name == "none" else name
-
-
 def _restarted_into(folder: RunFolder) -> bool:
     """Whether torchrun has restarted this process and the folder holds the run that it started."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -259,30 +256,14 @@ def _restarted_into(folder: RunFolder) -> bool:
     return bool(folder.about().get("launch") == launch())
 
 
-def environment() -> dict[str, Any]:
-    """Hardware and versions of this process."""
-    packages = ("torch", "numpy", "safetensors", "torchmetrics", "rich")
-    versions = {"lossalign": VERSION}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": versions,
-        "command": command(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
+def _names(path: Path) -> set[str]:
+    """The names in a folder; a lock is not content."""
+    return {item.name for item in path.iterdir()} - {LOCK}
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether ``path`` holds a run of any schema, or the ledger of one."""
-    if [item.name for item in path.iterdir()] == [LEDGER]:
+    """Whether ``path`` holds a run of any schema, one that was stopped while it was started, or the ledger of one."""
+    if _names(path) == {LEDGER} or (path / _MARK).exists():
         return True
     try:
         content = json.loads((path / CONFIG).read_text(encoding="utf-8"))
@@ -309,7 +290,7 @@ def find_folder(path: Path, existing: Existing, config: Config) -> tuple[RunFold
     if existing not in get_args(Existing):
         raise InputError(f"existing={existing!r}: choose from {get_args(Existing)}.")
     folder = RunFolder(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if not path.exists() or (path.is_dir() and not _names(path)):
         return folder, False
     if path.is_dir() and _restarted_into(folder):
         existing = "resume"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from lossalign.experiments import Arm, Config, Experiment, build
 from lossalign.runs.events import Events, open_events
 from lossalign.runs.finish import finish
 from lossalign.runs.folder import LEDGER, Existing, RunFolder, find_folder
+from lossalign.runs.lock import locked
 from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
 
 CHECKPOINT_SECONDS = 120.0
@@ -63,20 +64,25 @@ def run(
         listener: callbacks.
 
     Raises:
+        RunFolderError: another process holds the folder, or it must not be written.
         Interrupted: the listener (of any rank) asked to stop; resume later.
     """
     ranks, listener = Ranks.current(), listener or Listener()
-    folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final))
-    experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
-    if resumed:
-        _restore(folder, experiment, listener, ranks)
-    ranks.on_first(lambda: _begin(folder, experiment, resumed, ranks))
-    with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
-        _train(folder, experiment, events, listener, ranks)
-    return finish(folder, experiment, final=final, ranks=ranks)
+    with ExitStack() as held:
+        folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final, held))
+        experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
+        if resumed:
+            _restore(folder, experiment, listener, ranks)
+        ranks.on_first(lambda: _begin(folder, experiment, resumed, ranks))
+        with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
+            _train(folder, experiment, events, listener, ranks)
+        return finish(folder, experiment, final=final, ranks=ranks)
 
 
-def _open(config: Config, out: Path, existing: Existing, final: bool) -> tuple[RunFolder, bool]:
+def _open(config: Config, out: Path, existing: Existing, final: bool, held: ExitStack) -> tuple[RunFolder, bool]:
+    """The folder, locked until ``held`` ends, and whether it holds a run to resume."""
+    find_folder(out, existing, config)  # refuses a folder that is not ours before anything is written into it
+    held.enter_context(locked(out))
     folder, resumed = find_folder(out, existing, config)
     if resumed and final and folder.scored_on_test:
         raise RunFolderError(
