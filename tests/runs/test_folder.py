@@ -74,7 +74,7 @@ def test_a_foreign_config_is_no_run_folder(tmp_path, content):
 
 
 class TestSchema:
-    @pytest.fixture(params=[None, 1, 2, 4, "3"], ids=lambda schema: f"schema {schema}")
+    @pytest.fixture(params=[None, 1, 2, 3, 5, "4"], ids=lambda schema: f"schema {schema}")
     def other(self, request, run):
         content = described(schema=request.param, run={"task": "digits", "children": 3})
         run.write("config.json", {name: value for name, value in content.items() if value is not None})
@@ -84,7 +84,7 @@ class TestSchema:
         return run
 
     def test_a_folder_of_another_is_refused_with_a_sentence(self, other):
-        sentence = r"was written with schema .* reads schema 3; use the version that wrote it, or run again"
+        sentence = r"was written with schema .* reads schema 4; use the version that wrote it, or run again"
         for read in (
             lambda: other.config,
             lambda: other.identity,
@@ -223,4 +223,4 @@ def test_only_a_restart_of_the_same_launch_resumes_by_itself(run, monkeypatch):
 
 def test_the_config_is_json_that_says_what_it_is(run):
     content = json.loads((run.path / "config.json").read_text())
-    assert (content["format"], content["schema"]) == ("lossalign-run", 3)
+    assert (content["format"], content["schema"]) == ("lossalign-run", 4)

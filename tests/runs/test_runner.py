@@ -1,6 +1,7 @@
 """Whole runs on the embedded digits, as small as they can be: interrupted, resumed, diverged, scored once."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 
 from lossalign import fit
 from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
+from lossalign.data import load_digits
 from lossalign.training.checkpoint import load_checkpoint, previous
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
@@ -83,6 +85,38 @@ def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch)
     assert 1 <= state["step"] <= 3
     assert warning is None
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
+class TestOtherData:
+    """A run is resumed on the data that it began with."""
+
+    @pytest.fixture
+    def digits(self):
+        return load_digits().subset(torch.arange(900))
+
+    def cut(self, folder, digits, stop_after):
+        with pytest.raises(Interrupted):
+            fit(digits, out=folder, listener=stop_after(2), **SMALL)
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            (lambda data: data.subset(torch.arange(900).flip(0)), "inputs of the train split"),
+            (lambda data: replace(data, inputs=data.inputs * 0.5), "inputs of the train split"),
+            (lambda data: replace(data, targets=9 - data.targets), "labels of the train split"),
+        ],
+        ids=["permuted rows", "changed features", "swapped labels"],
+    )
+    def test_a_change_is_named_and_nothing_is_written(self, tmp_path, digits, change, what, stop_after):
+        self.cut(tmp_path, digits, stop_after)
+        before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+        with pytest.raises(RunFolderError, match=f"the data have changed since this run began.*{what}"):
+            fit(change(digits), out=tmp_path, existing="resume", **SMALL)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+    def test_equal_data_resume(self, tmp_path, digits, stop_after):
+        self.cut(tmp_path, digits, stop_after)
+        fit(replace(digits, inputs=digits.inputs.clone()), out=tmp_path, existing="resume", **SMALL)
 
 
 def test_a_run_that_diverged_may_resume_at_a_lower_rate(tmp_path, stop_after):

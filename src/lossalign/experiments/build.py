@@ -131,6 +131,13 @@ class Experiment:
         """Names of the classes."""
         return next(iter(self.data.values())).train.class_names
 
+    def data_digests(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Digests of inputs and labels, by seed and split."""
+        parts = ("train", "validation", "selection", "test")
+        return {
+            str(seed): {part: getattr(data.splits, part).digests for part in parts} for seed, data in self.data.items()
+        }
+
     def arms_of(self, population: str) -> list[Arm]:
         """The arms of a population, in the order of their rows."""
         return [arm for arm in self.arms if arm.population == population]

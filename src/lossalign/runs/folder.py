@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossalign.core import InputError, ParameterSpec, RunFolderError
+from lossalign.data import SplitDigests, changed
 from lossalign.experiments import Config, Experiment, by_key, from_plain, to_plain
 from lossalign.runs.environment import environment, launch
 from lossalign.runs.lock import LOCK
 from lossalign.training import StepRecord
 
-FORMAT, SCHEMA = "lossalign-run", 3
+FORMAT, SCHEMA = "lossalign-run", 4
 """Schema of ``config.json``; a folder of another schema is refused. Version 0.1 wrote no schema."""
 
 CONFIG, ARMS, ENVIRONMENT = "config.json", "arms.json", "environment.jsonl"
@@ -171,7 +172,16 @@ class RunFolder:
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def describe(self, experiment: Experiment, *, resumed: bool, ranks: int) -> None:
+    def check_data(self, digests: SplitDigests) -> None:
+        """Raise ``RunFolderError`` if a run is resumed on other data."""
+        what = changed(self.about()["data"], digests)
+        if what:
+            raise RunFolderError(
+                f"resume: the data have changed since this run began ({what}), so that it would train on examples it "
+                "is tested on; restore the data, or run again into another --out."
+            )
+
+    def describe(self, experiment: Experiment, digests: SplitDigests, *, resumed: bool, ranks: int) -> None:
         """Write the files of a run's start: config, arms, and one line of environment for every start."""
         config, metric = experiment.config, experiment.metric
         begun = self.identity if resumed else datetime.now(timezone.utc).isoformat()
@@ -189,6 +199,7 @@ class RunFolder:
                     "class_counts": experiment.counts.tolist(),
                     "class_names": list(experiment.class_names),
                 },
+                "data": digests,
                 "metric": metric.name,
                 "higher_is_better": metric.higher_is_better,
                 "percent": metric.percent,

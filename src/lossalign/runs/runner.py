@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from lossalign.control import LearningController
-from lossalign.core import Interrupted, NonFiniteError, Ranks, RunFolderError, check_same, fingerprint
+from lossalign.core import Interrupted, NonFiniteError, RankError, Ranks, RunFolderError, check_same, fingerprint
+from lossalign.data import SplitDigests, changed
 from lossalign.evaluation import Result
 from lossalign.experiments import Arm, Config, Experiment, build
 from lossalign.runs.events import Events, open_events
@@ -71,9 +72,11 @@ def run(
     with ExitStack() as held:
         folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final, held))
         experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
+        digests = _same_data(experiment, ranks)
         if resumed:
+            ranks.on_first(lambda: folder.check_data(digests))
             _restore(folder, experiment, listener, ranks)
-        ranks.on_first(lambda: _begin(folder, experiment, resumed, ranks))
+        ranks.on_first(lambda: _begin(folder, experiment, digests, resumed, ranks))
         with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
             _train(folder, experiment, events, listener, ranks)
         return finish(folder, experiment, final=final, ranks=ranks)
@@ -91,10 +94,22 @@ def _open(config: Config, out: Path, existing: Existing, final: bool, held: Exit
     return folder, resumed
 
 
-def _begin(folder: RunFolder, experiment: Experiment, resumed: bool, ranks: Ranks) -> None:
+def _same_data(experiment: Experiment, ranks: Ranks) -> SplitDigests:
+    """The digests of the data; ``RankError`` if a rank has other data than rank 0."""
+    found = ranks.exchange(experiment.data_digests)
+    for rank, digests in enumerate(found):
+        what = changed(found[0], digests)
+        if what:
+            raise RankError(
+                f"rank {rank} has other data than rank 0 ({what}); give every rank the same data and settings."
+            )
+    return found[0]
+
+
+def _begin(folder: RunFolder, experiment: Experiment, digests: SplitDigests, resumed: bool, ranks: Ranks) -> None:
     if not resumed:
         folder.clear()
-    folder.describe(experiment, resumed=resumed, ranks=ranks.count)
+    folder.describe(experiment, digests, resumed=resumed, ranks=ranks.count)
 
 
 def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, ranks: Ranks) -> None:
