@@ -80,17 +80,26 @@ def train(
     listener: Listener | None = None,
 ) -> Result:
     """Train a config into its folder, then draw its figures; see ``fit``."""
+    listener = listener or Listener()
     result = run(config, out, existing=existing, final=final, listener=listener)
-    pictures = Ranks.current().on_first(lambda: _draw(out))
+    pictures = Ranks.current().on_first(lambda: _draw(out, listener))
     return replace(result, files=(*result.files, *pictures))
 
 
-def _draw(folder: Path) -> tuple[Path, ...]:
-    if find_spec("matplotlib") is None:
-        return ()
-    from lossalign.report import write_pictures, write_retrieval  # matplotlib is an optional dependency
+def _draw(folder: Path, listener: Listener) -> tuple[Path, ...]:
+    """Draw what can be drawn: the run is finished, whatever matplotlib, its backend or the disk do."""
+    try:
+        if find_spec("matplotlib") is None:
+            return ()
+        from lossalign.report import write_pictures, write_retrieval  # matplotlib is an optional dependency
 
-    return (*write_pictures(folder), *write_retrieval(folder))
+        return (*write_pictures(folder), *write_retrieval(folder))
+    except Exception as error:
+        listener.said(
+            f"pictures of {folder} cannot be drawn ({type(error).__name__}: {error}); the run is finished, and "
+            "--resume draws them."
+        )
+        return ()
 
 
 def _named(what: str, thing: Any) -> str | None:

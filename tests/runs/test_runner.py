@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from lossalign import fit
 from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
 from lossalign.data import load_digits
+from lossalign.runs import RunFolder, runner
 from lossalign.training.checkpoint import load_checkpoint, previous
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
@@ -117,6 +118,28 @@ class TestOtherData:
     def test_equal_data_resume(self, tmp_path, digits, stop_after):
         self.cut(tmp_path, digits, stop_after)
         fit(replace(digits, inputs=digits.inputs.clone()), out=tmp_path, existing="resume", **SMALL)
+
+
+def test_results_do_not_depend_on_the_log(tmp_path, stop_after):
+    settings = {**SMALL, "methods": ("fixed", "ala", "random-walk"), "iterations": 400, "children": 6}
+    whole = fit("digits-lt", out=tmp_path / "whole", **settings)
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path / "cut", listener=stop_after(30), **settings)
+    (tmp_path / "cut" / "metrics.jsonl").unlink()
+    listener = stop_after(1000)
+    resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=listener, **settings)
+    assert resumed.learnable is not None
+    assert resumed.learnable == whole.learnable
+    assert any("30 of 30 steps of mlp-16 are missing" in sentence for sentence in listener.sentences)
+
+
+def test_the_log_is_on_disk_before_the_checkpoint(tmp_path, monkeypatch):
+    order = []
+    sync, save = RunFolder.sync_log, runner.save_checkpoint
+    monkeypatch.setattr(RunFolder, "sync_log", lambda folder: order.append("log") or sync(folder))
+    monkeypatch.setattr(runner, "save_checkpoint", lambda *of: order.append("checkpoint") or save(*of))
+    fit("digits-lt", out=tmp_path / "run", **SMALL)
+    assert order == ["log", "checkpoint"] * (len(order) // 2)
 
 
 def test_a_run_that_diverged_may_resume_at_a_lower_rate(tmp_path, stop_after):

@@ -17,7 +17,7 @@ from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, nor
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, WorstClassRecall, error
 from lossalign.models import MLP
-from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, save_checkpoint
+from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, past, save_checkpoint
 
 DIGITS = load_digits()
 TRAIN = DIGITS.subset(range(200))
@@ -301,7 +301,7 @@ def test_memory_is_released_after_the_last_step(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_long_history_keeps_every_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_HISTORY", 100)  # 8 steps of 3 children with 10 parameters are 240
+    monkeypatch.setattr(past, "_NUMBERS", 100)  # 8 steps of 3 children with 10 parameters are 240
     population, resumed = build(), build()
     for _ in range(5):
         population.step()

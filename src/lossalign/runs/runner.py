@@ -17,8 +17,9 @@ from lossalign.data import SplitDigests, changed
 from lossalign.evaluation import Result
 from lossalign.experiments import Arm, Config, Experiment, build
 from lossalign.runs.events import Events, open_events
+from lossalign.runs.find import Existing, find_folder
 from lossalign.runs.finish import finish
-from lossalign.runs.folder import LEDGER, Existing, RunFolder, find_folder
+from lossalign.runs.folder import LEDGER, RunFolder
 from lossalign.runs.lock import locked
 from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
 
@@ -77,9 +78,9 @@ def run(
             ranks.on_first(lambda: folder.check_data(digests))
             _restore(folder, experiment, listener, ranks)
         ranks.on_first(lambda: _begin(folder, experiment, digests, resumed, ranks))
-        with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
+        with open_events(folder, experiment, listener.said) if ranks.first else nullcontext(Events(None)) as events:
             _train(folder, experiment, events, listener, ranks)
-        return finish(folder, experiment, final=final, ranks=ranks)
+        return finish(folder, experiment, final=final, ranks=ranks, say=listener.said)
 
 
 def _open(config: Config, out: Path, existing: Existing, final: bool, held: ExitStack) -> tuple[RunFolder, bool]:
@@ -87,6 +88,9 @@ def _open(config: Config, out: Path, existing: Existing, final: bool, held: Exit
     find_folder(out, existing, config)  # refuses a folder that is not ours before anything is written into it
     held.enter_context(locked(out))
     folder, resumed = find_folder(out, existing, config)
+    unentered = folder.unentered if resumed else None
+    if unentered is not None and not final:  # with final, they are scored and entered again
+        folder.enter(unentered, "lossalign, stopped before it entered these scores")
     if resumed and final and folder.scored_on_test:
         raise RunFolderError(
             f"final: the test split of {out} was scored already (see {LEDGER}); it can be scored once."
@@ -118,7 +122,9 @@ def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, rank
         state = ranks.on_first(partial(_read, folder.checkpoint(name), listener))
         if state is not None:
             ranks.guarded(partial(population.load_state_dict, state))
-        ranks.on_first(partial(folder.rewind, name, population.step_count))
+        warning = ranks.on_first(partial(folder.rewind, name, population.step_count))
+        if warning and ranks.first:
+            listener.said(warning)
 
 
 def _read(checkpoint: Path, listener: Listener) -> dict[str, Any] | None:
@@ -140,8 +146,7 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             record = _step(population, arms)
 
             def publish(name: str = name, arms: list[Arm] = arms, record: StepRecord = record) -> None:
-                folder.record(name, record)
-                events.record(record, arms)
+                events.record(folder.record(name, record), arms)
                 listener.stepped(name, record, arms)
 
             ranks.on_first(publish)
@@ -150,12 +155,12 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             if save:
                 began = time.monotonic()
                 state = population.state_dict()
-                ranks.on_first(partial(save_checkpoint, folder.checkpoint(name), state))
+                ranks.on_first(partial(_save, folder, name, state))
                 saved = time.monotonic()
                 pause = min(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
             if stop and not _done(experiment):
                 raise Interrupted(f"stopped at step {population.step_count}; resume with --resume.")
-        ranks.on_first(partial(_report_resets, folder, name, arms, listener))
+        ranks.on_first(partial(_report_resets, population, arms, listener))
 
 
 def _step(population: Population, arms: list[Arm]) -> StepRecord:
@@ -191,14 +196,18 @@ def _done(experiment: Experiment) -> bool:
     return all(p.step_count == p.steps for p in experiment.populations.values())
 
 
-def _report_resets(folder: RunFolder, population: str, arms: list[Arm], listener: Listener) -> None:
+def _save(folder: RunFolder, population: str, state: dict[str, Any]) -> None:
+    folder.sync_log()
+    save_checkpoint(folder.checkpoint(population), state)
+
+
+def _report_resets(population: Population, arms: list[Arm], listener: Listener) -> None:
     """Report how often children of learners got Φ_0 back; ``metrics.jsonl`` has the details."""
     learning = [arm for arm in arms if arm.spec.role == "learner"]
-    resets = folder.logged(population, "reset")
     children = [child for arm in learning for child in range(arm.start, arm.rows.stop)]
-    count = int((resets[:, children] > 0).sum()) if len(resets) and children else 0
+    count = int(population.past.resets[children].sum())
     if count:
         listener.said(
-            f"{learning[0].spec.method.name}: {count} times in {len(resets)} steps × {len(children)} children, a child "
-            "was far behind the others and got its initial Φ back."
+            f"{learning[0].spec.method.name}: {count} times in {population.step_count} steps × {len(children)} "
+            "children, a child was far behind the others and got its initial Φ back."
         )

@@ -28,10 +28,9 @@ from lossalign.training.observe import (
     sensitivity_cost,
 )
 from lossalign.training.parts import Owner, Part
+from lossalign.training.past import Past
 
 _MINIBATCH = 128
-_HISTORY = 20_000_000
-"""Numbers of Φ history kept at most; longer histories keep every second, third … step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +136,7 @@ class Population:
         self.failed = self._lost.clone()
         """Children whose loss or outputs were ever not finite. They are judged as if all their outputs were zero, until
         they inherit from one that did not fail."""
-        self._stride = -(-steps * children.count * self._widest // _HISTORY)
-        self._history: list[Tensor] = []
+        self.past = Past(steps=steps, children=children.count, parameters=self._widest)
         self.clock = Clock(children.count)
 
     @staticmethod
@@ -167,8 +165,7 @@ class Population:
         if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
             self._inherit()
         self.clock.lap("select")
-        if self.step_count % self._stride == 0:
-            self._history.append(phi.cpu())
+        self.past.add(self.step_count, phi, logs)
         self.step_count += 1
         if self.step_count == self.steps:
             self.children.release_memory()
@@ -316,8 +313,7 @@ class Population:
     @property
     def history(self) -> tuple[Tensor, Tensor]:
         """Φ under which each kept step trained [steps, N, P], and which steps those are, from 1 [steps]."""
-        kept = torch.stack(self._history) if self._history else torch.empty(0, self.children.count, self._widest)
-        return kept, torch.arange(len(kept)) * self._stride + 1
+        return self.past.phi, self.past.steps
 
     def history_of(self, name: str) -> tuple[Tensor, Tensor]:
         """The same of one part: of its children and its loss's parameters."""
@@ -325,7 +321,7 @@ class Population:
         return phi[:, part.rows, : part.loss.spec.size], steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly: children, controllers, best scores, Φ history, random state."""
+        """Everything needed to resume exactly: children, controllers, best scores, past steps, random state."""
         return {
             "step": self.step_count,
             "children": self.children.state_dict(),
@@ -333,7 +329,7 @@ class Population:
             "best": self._best,
             "failed": self.failed,
             "lost": self._lost,
-            "history": self.history[0],
+            "past": self.past.state_dict(),
             "generator": self._generator.get_state(),
         }
 
@@ -344,5 +340,5 @@ class Population:
         self.children.load_state_dict(state["children"])
         for owner, at in zip(self.owners, state["controllers"], strict=True):
             owner.controller.load_state_dict(at)
-        self._history = list(state["history"])
+        self.past.load_state_dict(state["past"])
         self._generator.set_state(state["generator"])
