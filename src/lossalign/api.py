@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lossalign.core import Controller, InputError, ParameterSpec, Ranks, offer_plug
+from lossalign.core.values import parse_value
 from lossalign.data import Dataset, Examples
 from lossalign.evaluation import Result
 from lossalign.experiments import Config, configure
@@ -68,6 +70,9 @@ def fit(
     if controller is not None:
         changes["methods"] = [*_listed(changes.get("methods")), _named("controller", controller)]
     config = Ranks.current().guarded(lambda: configure(_task(data), changes))
+    if not isinstance(out, (str, os.PathLike)):
+        raise InputError(f"out={out!r}: give the run folder.")
+    final = parse_value("final", final, bool)
     return train(config, Path(out), existing=existing, final=final, listener=listener)
 
 

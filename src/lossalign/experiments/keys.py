@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import InputError
+from lossalign.core.values import parse_value
 from lossalign.experiments.config import (
     ComputeConfig,
     Config,
@@ -27,7 +28,6 @@ from lossalign.experiments.config import (
     SplitConfig,
 )
 from lossalign.experiments.methods import MethodSpec, parse_method
-from lossalign.experiments.values import parse_value
 
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
@@ -145,8 +145,10 @@ def typed(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _typed(key: Key, value: Any) -> Any:
     if key.name == "methods":
-        texts = [value] if isinstance(value, (str, MethodSpec)) else list(value)
-        return tuple(text if isinstance(text, MethodSpec) else parse_method(str(text)) for text in texts)
+        texts = [value] if isinstance(value, (str, MethodSpec)) else value
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, (str, MethodSpec)) for text in texts):
+            raise InputError(f"methods={value!r}: give the name of a method, or several.")
+        return tuple(text if isinstance(text, MethodSpec) else parse_method(text) for text in texts)
     return parse_value(key.name, value, key.hint)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossalign.core import ParameterSpec, RunFolderError
+from lossalign.core import InputError, ParameterSpec, RunFolderError
 from lossalign.data import SplitDigests, changed
 from lossalign.experiments import Config, Experiment, from_plain, to_plain
 from lossalign.runs.environment import environment, launch
@@ -120,7 +120,13 @@ class RunFolder:
     @property
     def config(self) -> Config:
         """The run's config."""
-        return from_plain(self.about()["run"])
+        try:
+            return from_plain(self.about()["run"])
+        except (KeyError, TypeError, AttributeError, InputError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise RunFolderError(
+                f"{self.path / CONFIG} does not hold the config of a run ({what}); restore it or run again."
+            ) from error
 
     @property
     def identity(self) -> str:
