@@ -190,17 +190,33 @@ def test_what_nobody_foresaw_is_one_line_too(tmp_path, monkeypatch, capsys):
         run_command(["train", "digits", *SMALL, "--out", str(tmp_path / "run")])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGINT is a Unix signal")
-def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="Unix signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_writes_a_checkpoint_and_leaves(tmp_path, number, code):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "lossalign", "train", "digits-lt", "--children", "2", "--out", str(out)]
     process = subprocess.Popen([*command, "--iterations", "30000"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (out / "metrics.jsonl").exists():
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "--resume" in said
     assert "Traceback" not in said
     assert (out / "checkpoint-mlp-16.pt").exists()
+
+
+@pytest.mark.parametrize("as_module", [True, False])
+def test_ctrl_c_while_importing_shows_no_traceback(tmp_path, as_module):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    program = tmp_path / "bin" / "lossalign"
+    program.parent.mkdir()
+    program.write_text("from lossalign.cli.main import main\nmain()\n")
+    command = ["-m", "lossalign"] if as_module else [str(program)]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command, "list"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert done.stderr == ""

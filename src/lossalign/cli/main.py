@@ -65,7 +65,7 @@ def run_command(args: list[str]) -> int:
         again = shlex.join([*(arg for arg in args if arg not in ("--overwrite", "--resume")), "--resume"])
         command = f"torchrun … -m lossalign {again}" if launched() else f"lossalign {again}"
         messages.print(f"{interrupted} Command: {command}", highlight=False, markup=False, soft_wrap=True)
-        return 130
+        return 128 + interrupted.signal
     except LossalignError as error:
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2

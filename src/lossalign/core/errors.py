@@ -9,7 +9,7 @@
     └── Interrupted                      a run that was stopped on request; its checkpoint is written
 
 Every message is one sentence: what is wrong, where, and what to do. The command line prints it without a traceback
-and exits with code 2, or 130 if it was interrupted.
+and exits with code 2, or 128 + the signal's number if it was interrupted.
 """
 
 
@@ -46,4 +46,12 @@ class RankError(LossalignError):
 
 
 class Interrupted(LossalignError):
-    """A run that was stopped on request; its checkpoint is written."""
+    """A run that was stopped on request; its checkpoint is written.
+
+    Attributes:
+        signal: number of the signal that asked for it, by default that of Ctrl-C.
+    """
+
+    def __init__(self, message: str, signal: int = 2) -> None:
+        super().__init__(message)
+        self.signal = signal

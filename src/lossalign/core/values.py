@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import types
 import typing
@@ -58,14 +57,9 @@ class Checked:
     """Base of dataclasses whose fields are checked against their types when they are made."""
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        hints = typing.get_type_hints(type(self))
         for each in fields(self):  # type: ignore[arg-type]
             check_value(each.metadata.get("key", each.name), getattr(self, each.name), hints[each.name])
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -101,7 +95,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _is_fraction(value: Any) -> bool:
-    return isinstance(value, Real) and value != int(value)
+    return not isinstance(value, str) and value != int(value)
 
 
 def _sequence(value: Any) -> Any:

@@ -45,6 +45,9 @@ class Listener:
         """Asked after each step: whether to write a checkpoint and stop."""
         return False
 
+    def trained(self) -> None:
+        """Training is over; scoring begins."""
+
 
 def run(
     config: Config,
@@ -80,6 +83,7 @@ def run(
         ranks.on_first(lambda: _begin(folder, experiment, digests, resumed, ranks))
         with open_events(folder, experiment, listener.said) if ranks.first else nullcontext(Events(None)) as events:
             _train(folder, experiment, events, listener, ranks)
+        ranks.on_first(listener.trained)
         return finish(folder, experiment, final=final, ranks=ranks, say=listener.said)
 
 
