@@ -19,7 +19,7 @@ from lossalign.cli.flags import Asked, parse
 from lossalign.cli.launch import is_first, joined, launched, leave, take_gpu
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
-from lossalign.core import VERSION, InputError, Interrupted, LossalignError
+from lossalign.core import VERSION, InputError, Interrupted, LossalignError, RankError
 from lossalign.experiments import TASKS, write_recipe
 
 USAGE = f"""usage: lossalign COMMAND …
@@ -67,6 +67,8 @@ def run_command(args: list[str]) -> int:
         messages.print(f"{interrupted} Command: {command}", highlight=False, markup=False, soft_wrap=True)
         return 128 + interrupted.signal
     except LossalignError as error:
+        if isinstance(error, RankError):
+            messages.quiet = False  # the first rank may be the one that does not answer
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2
     except BrokenPipeError:
@@ -121,6 +123,7 @@ def _train(command: str, task: str, args: list[str], messages: Console) -> int:
             if ranks.first:
                 print(write_recipe(asked.config), end="")
             return 0
+        ranks.wait_at_most(asked.config.compute.rank_timeout)
         ranks.guarded(lambda: take_gpu(asked.config.compute.device))
         result = train(asked.config, asked.out, existing=asked.existing, final=asked.final, listener=listener)
     if not ranks.first:

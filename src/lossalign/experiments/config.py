@@ -202,6 +202,13 @@ class ComputeConfig(Checked):
     can compute the model."""
     compile: Compile = "auto"
     """Whether training iterations are compiled; auto: on a GPU, in runs of 500 iterations or more."""
+    rank_timeout: float = 1800.0
+    """Seconds that a rank of a distributed run waits for another before it stops with an error."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.rank_timeout <= 10**7:
+            raise InputError(f"rank_timeout={self.rank_timeout}: give a number of seconds from 1 to 10,000,000.")
 
 
 @dataclass(frozen=True, kw_only=True)

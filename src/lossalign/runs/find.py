@@ -14,7 +14,7 @@ from lossalign.runs.environment import launch
 from lossalign.runs.folder import CONFIG, ENVIRONMENT, FORMAT, LEDGER, MARK, RunFolder
 from lossalign.runs.lock import LOCK
 
-_MAY_DIFFER = ("device", "engine", "compile", "in_memory_gb", "image_cache", "learning_rate")
+_MAY_DIFFER = ("device", "engine", "compile", "in_memory_gb", "image_cache", "rank_timeout", "learning_rate")
 """Keys that a resumed run may change: where and how it is computed, and the learning rate, so that a run that diverged
 can be resumed at a lower one."""
 
