@@ -12,6 +12,7 @@ from lossalign import fit
 from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
 from lossalign.data import load_digits
 from lossalign.runs import RunFolder, runner
+from lossalign.training import Population
 from lossalign.training.checkpoint import load_checkpoint, previous
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
@@ -65,6 +66,27 @@ def test_divergence_names_the_step_and_the_child_and_keeps_the_run(tmp_path, met
     with pytest.raises(NonFiniteError, match=sentence):
         fit("digits-lt", out=tmp_path / "run", **settings)
     assert (tmp_path / "run" / "config.json").exists()
+
+
+def test_one_diverging_child_does_not_stop_a_run(tmp_path, monkeypatch, stop_after):
+    settings = {**SMALL, "methods": "ala", "engine": "sequential"}
+    step = Population.step
+
+    def spoiled(population):
+        if population.step_count == 2:
+            state = population.children.training_state(1)
+            broken = {name: weights * torch.nan for name, weights in state["weights"].items()}
+            population.children.load_training_state(1, {**state, "weights": broken})
+        return step(population)
+
+    monkeypatch.setattr(Population, "step", spoiled)
+    listener = stop_after(1000)
+    result = fit("digits-lt", out=tmp_path / "run", listener=listener, **settings)
+    assert result.failed == {"ala": 1}
+    sentence = "step 3: child 1 of ala, seed 0, was not finite; it is restored from its best weights"
+    assert any(each.startswith(sentence) for each in listener.sentences)
+    assert [row.get("restored") for row in rows(tmp_path / "run")][2] == [0, 1, 0, 0, 0, 0]
+    assert rows(tmp_path / "run")[-1]["loss"][1] is not None
 
 
 def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):

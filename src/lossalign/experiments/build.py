@@ -39,6 +39,8 @@ from lossalign.rivals import Schedule
 from lossalign.training import LabelledSet, Owner, Part, Population
 
 Say = Callable[[str], None]
+RESTORES = 3
+"""How often a child that diverges is restored; none of a comparison is, as that would be part of a method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +347,8 @@ class Builder:
             every=config.control.every,
             steps=config.steps,
             generator=generator(config.methods.seed, "minibatch", find_loss(first.loss).stream or first.loss),
-            tolerant=len(config.methods.specs) > 1,
+            tolerant=True,
+            restores=RESTORES if len(config.methods.specs) == 1 else 0,
         )
 
     def _part(self, loss: AdaptiveLoss, arms: list[Arm], learned: Callable[[int, str], Schedule]) -> Part:

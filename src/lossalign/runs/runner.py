@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lossalign.control import LearningController
@@ -151,6 +152,7 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
 
             def publish(name: str = name, arms: list[Arm] = arms, record: StepRecord = record) -> None:
                 events.record(folder.record(name, record), arms)
+                _report_diverged(record, arms, listener)
                 listener.stepped(name, record, arms)
 
             ranks.on_first(publish)
@@ -203,6 +205,21 @@ def _done(experiment: Experiment) -> bool:
 def _save(folder: RunFolder, population: str, state: dict[str, Any]) -> None:
     folder.sync_log()
     save_checkpoint(folder.checkpoint(population), state)
+
+
+def _report_diverged(record: StepRecord, arms: list[Arm], listener: Listener) -> None:
+    """Say which children were restored or retired in this step."""
+    words = {
+        "restored": "restored from its best weights, with its initial Φ",
+        "retired": "retired, as it did so before",
+    }
+    for what, then in words.items():
+        for child in record.logs.get(what, torch.empty(0)).nonzero().flatten().tolist():
+            arm = next(arm for arm in arms if child in range(arm.rows.start, arm.rows.stop))
+            listener.said(
+                f"step {record.step}: child {child - arm.start} of {arm.method}, seed {arm.seed}, was not finite; it "
+                f"is {then}."
+            )
 
 
 def _report_resets(population: Population, arms: list[Arm], listener: Listener) -> None:

@@ -185,6 +185,8 @@ class Aligner(nn.Module):
         point = (at.iteration - 1) % self.every + 1
         if point < self.every and point not in self._points:
             return None
+        if self._average.repair():
+            self._once.say("not finite", self._not_finite())
         with self._apart():
             if point == self.every:
                 return self._finish(watched.plain)
@@ -335,6 +337,13 @@ class Aligner(nn.Module):
             f"state: it was saved after {state['iteration']} iterations of total_steps={state['total_steps']}, this "
             f"aligner has total_steps={self.total_steps}, so that the controller's progress jumps; make the Aligner "
             "with the same one, unless the run is meant to be of another length."
+        )
+
+    def _not_finite(self) -> str:
+        return (
+            f"step: the model's weights were NaN or inf in the {self.every} iterations before {self._at.iteration}, so "
+            "their average is taken from before; leave out batches whose loss is not finite, or load "
+            "aligner.best_state_dict() if the weights still are."
         )
 
     def _too_short(self) -> str:

@@ -33,6 +33,7 @@ class WeightAverage:
     def __init__(self, steps: float | None, every: int) -> None:
         self._decay = None if steps is None else 1 - 1 / max(1.0, steps * every)
         self._weights: Weights | None = None
+        self._finite: Weights | None = None
         self._names: tuple[str, ...] | None = None
         self._devices: list[torch.device] = []
         self._floats: list[int] = []
@@ -45,7 +46,24 @@ class WeightAverage:
 
     @weights.setter
     def weights(self, weights: Weights | None) -> None:
-        self._weights, self._names = weights, None
+        self._weights, self._names, self._finite = weights, None, None
+
+    def repair(self) -> bool:
+        """Put the averages of the last call back if one is NaN or inf, as after a batch with a NaN gradient.
+
+        Returns:
+            Whether they were.
+        """
+        if self._weights is None:
+            return False
+        if all(bool(tensor.isfinite().all()) for tensor in self._weights.values()):
+            self._finite = {name: tensor.clone() for name, tensor in self._weights.items()}
+            return False
+        if self._finite is None:
+            return False
+        for name, tensor in self._weights.items():
+            tensor.copy_(self._finite[name])
+        return True
 
     def update(self, names: tuple[str, ...], live: Sequence[Tensor], iteration: int) -> None:
         """Take in the weights after iteration 0, 1, …; ``names`` is the same object while the model is the same."""
