@@ -18,6 +18,8 @@ from lossalign.data.registry import DATA_SOURCES, Loaded
 
 _TARGET_NAMES = ("label", "target", "class")  # before "y", which is a coordinate in tables of x, y, label
 _OTHER_TARGET_NAME = "y"
+_EXACT = 2.0**53
+"""Whole numbers beyond this share a float64 with their neighbours."""
 
 
 def load_table(path: str | Path) -> Dataset:
@@ -79,6 +81,9 @@ def _classes(
             raise InputError(
                 f"{path}: labels are not whole numbers (row {row}), which looks like regression; give class labels."
             )
+        if (np.abs(labels) > _EXACT).any():
+            row = rows[int((np.abs(labels) > _EXACT).argmax())]
+            raise InputError(f"{path}: the label of row {row} is beyond 2⁵³, where floats merge; save integers.")
         labels = labels.astype(np.int64)
     names, targets = np.unique(labels, return_inverse=True)
     if len(names) < 2:
@@ -87,11 +92,16 @@ def _classes(
 
 
 def _as_numbers(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Labels as numbers if every one is a number, unchanged if not."""
+    """Labels as numbers if every one is a number, unchanged if not, or if numbers would merge what differs."""
     try:
-        return labels.astype(np.float64)
+        return labels.astype(np.int64)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        numbers = labels.astype(np.float64)
     except ValueError:
         return labels
+    return labels if (np.abs(numbers) > _EXACT).any() else numbers
 
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[int]]:

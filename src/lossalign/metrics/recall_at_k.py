@@ -182,10 +182,10 @@ def _mean_over_queries(parts: Iterable[Tensor]) -> Tensor:
 
 def check_embeddings(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
     """Raise ``InputError`` unless the outputs are embeddings [V, D] with labels [V]."""
-    if outputs.ndim != 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point() or not outputs.numel():
+    if outputs.ndim != 2 or targets.shape != outputs.shape[:1] or not outputs.numel():
         raise InputError(
             f"metric {metric.name!r} needs embeddings [V, D] and labels [V], got {tuple(outputs.shape)} and "
-            f"{tuple(targets.shape)} of type {targets.dtype}."
+            f"{tuple(targets.shape)}."
         )
 
 
