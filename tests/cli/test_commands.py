@@ -220,3 +220,15 @@ def test_ctrl_c_while_importing_shows_no_traceback(tmp_path, as_module):
     )
     assert done.returncode in (-signal.SIGINT, 130)
     assert done.stderr == ""
+
+
+def test_an_ascii_terminal_and_locale_are_enough(tmp_path):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    run = tmp_path / "[bold]run[/x]"
+    command = [sys.executable, "-m", "lossalign", "train", "digits-lt", *SMALL, "--out", str(run)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "[bold]run[/x]" in done.stdout
+    shown = subprocess.run([*command[:3], "policy", "show", str(run)], env=env, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "[bold]run[/x]" in shown.stdout

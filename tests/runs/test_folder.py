@@ -1,6 +1,7 @@
 """A run folder is read whole or refused; its files appear complete, and overwriting deletes no others."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,51 @@ def test_policies_are_found_by_seed(run):
 def test_the_config_is_json_that_says_what_it_is(run):
     content = json.loads((run.path / "config.json").read_text())
     assert (content["format"], content["schema"]) == ("lossalign-run", 4)
+
+
+CONTENTS = [b"\xff\xfe", b"[" * 200_000, b"9" * 10_000, b"", b"null", b"{}", b'{"format": "lossalign-run"']
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_any_content_of_a_json_file_is_one_sentence(run, content):
+    (run.path / "config.json").write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"config\.json"):
+        run.config  # noqa: B018
+    assert not is_run_folder(run.path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: about.pop("run"),
+        lambda about: about["run"].pop("model"),
+        lambda about: about["run"]["model"].update(name=5),
+        lambda about: about["run"]["optimisation"].update(schedule="cosinus"),
+        lambda about: about["run"]["control"].update(options=[]),
+        lambda about: about.update(run="digits"),
+    ],
+)
+def test_a_config_with_gaps_is_one_sentence(run, described, change):
+    about = described()
+    change(about)
+    run.write("config.json", about)
+    with pytest.raises(RunFolderError, match=r"does not hold the config of a run"):
+        run.config  # noqa: B018
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", "{}", '{"population": 3, "step": "x"}', "[" * 100_000, "\0"])
+def test_any_line_of_the_log_is_left_out(run, line):
+    run.append("metrics.jsonl", {"population": "a", "step": 1})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert run.rewind("a", 1) is None
+    assert list(run.rows("metrics.jsonl")) == [{"population": "a", "step": 1}]
+
+
+def test_a_full_disk_names_the_file(run, monkeypatch):
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*results\.json'"):
+        run.write("results.json", {})

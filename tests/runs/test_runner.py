@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from lossalign import fit
-from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
+from lossalign.core import CheckpointError, InputError, Interrupted, NonFiniteError, RunFolderError
 from lossalign.data import load_digits
 from lossalign.runs import RunFolder, runner
 from lossalign.training import Population
-from lossalign.training.checkpoint import load_checkpoint, previous
+from lossalign.training.checkpoint import load_checkpoint, previous, save_checkpoint
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
 
@@ -108,6 +108,15 @@ def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch)
     assert 1 <= state["step"] <= 3
     assert warning is None
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("state", [{}, {"step": 1}, {"step": "x", "best": None, "diverged": 3}])
+def test_a_checkpoint_of_something_else_is_one_sentence(tmp_path, state, stop_after):
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path, listener=stop_after(2), **SMALL)
+    save_checkpoint(tmp_path / "checkpoint-mlp-16.pt", state)
+    with pytest.raises(CheckpointError, match=r"checkpoint-mlp-16\.pt does not fit this run"):
+        fit("digits-lt", out=tmp_path, existing="resume", **SMALL)
 
 
 class TestOtherData:

@@ -40,6 +40,9 @@ or a recipe FILE.toml that names its task and any flags.
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for Φ
     try:
         code = run_command(sys.argv[1:])
     except SystemExit as asked:  # help was shown, or a flag is wrong
@@ -100,11 +103,11 @@ def _dispatch(args: list[str], messages: Console) -> int:
         return 0
     command, rest = args[0], args[1:]
     if command == "data":
-        return data.main(rest, Console())
+        return data.main(rest, Console(markup=False))
     if command == "policy":
-        return policy.main(rest, Console())
+        return policy.main(rest, Console(markup=False))
     if command == "list":
-        return listing.main(rest, Console())
+        return listing.main(rest, Console(markup=False))
     if command not in ("train", "compare"):
         raise InputError(f"command {command!r} is unknown; choose from train, compare, list, data, policy.")
     if not rest or rest[0] in ("-h", "--help"):
@@ -131,7 +134,7 @@ def _train(command: str, task: str, args: list[str], messages: Console) -> int:
     if asked.json:
         print(json.dumps(result.to_json()))
     else:
-        print_result(result, Console())
+        print_result(result, Console(markup=False))
     return 0
 
 

@@ -109,4 +109,4 @@ def print_result(result: Result, console: Console) -> None:
     for path in result.files:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
     if find_spec("matplotlib") is None:
-        console.print("No figures: they need matplotlib, `pip install 'lossalign\\[report]'`.")
+        console.print("No figures: they need matplotlib, `pip install 'lossalign[report]'`.", markup=False)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lossalign.core import InputError
+from lossalign.core.errors import UNREADABLE
 from lossalign.data.dataset import Dataset
 from lossalign.data.registry import DATA_SOURCES, Loaded
 
@@ -113,7 +114,7 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
                     f"{path}: it has {arrays.files}, but not {missing}; save it with np.savez(…, X=…, y=…)."
                 )
             features, labels = arrays["X"], arrays["y"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -134,7 +135,7 @@ def _read_csv(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             numbered = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (ValueError, OSError, MemoryError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as csv ({error}); save it as UTF-8 with commas.") from error
     rows, table = [number for number, _ in numbered], [cells for _, cells in numbered]
     width = len(table[0]) if table else 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from lossalign.core import InputError, RunFolderError
+from lossalign.core.errors import UNREADABLE
 from lossalign.experiments import Config, by_key
 from lossalign.runs.environment import launch
 from lossalign.runs.folder import CONFIG, ENVIRONMENT, FORMAT, LEDGER, MARK, RunFolder
@@ -40,7 +41,7 @@ def is_run_folder(path: Path) -> bool:
         return True
     try:
         content = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
 

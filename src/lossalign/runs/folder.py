@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossalign.core import InputError, ParameterSpec, RunFolderError
+from lossalign.core import ParameterSpec, RunFolderError
+from lossalign.core.errors import UNREADABLE, naming
 from lossalign.data import SplitDigests, changed
 from lossalign.experiments import Config, Experiment, from_plain, to_plain
 from lossalign.runs.environment import environment, launch
@@ -86,23 +87,36 @@ class RunFolder:
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunFolderError(f"{path} cannot be read; give the folder of a run.") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RunFolderError(f"{path} is not JSON ({error}); restore it or run again.") from error
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Lines of JSON; a line that was cut off or damaged is skipped."""
         path = self.path / name
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-            with suppress(json.JSONDecodeError):
-                yield json.loads(line)
+            row = None
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+            if isinstance(row, dict):
+                yield row
 
     def arrays(self, path: Path) -> dict[str, NDArray[Any]]:
         """The arrays of an npz file of this folder."""
         try:
             with np.load(path) as saved:
                 return dict(saved)
-        except (OSError, ValueError, BadZipFile) as error:
+        except (*UNREADABLE, BadZipFile) as error:
             raise RunFolderError(f"{path} cannot be read; give the folder of a run that has written it.") from error
+
+    @contextmanager
+    def _complete(self) -> Iterator[None]:
+        """A file of the run that lacks what lossalign writes is refused."""
+        try:
+            yield
+        except UNREADABLE as error:
+            raise RunFolderError(
+                f"{self.path} holds no whole run ({type(error).__name__}: {error}); restore its files or run again."
+            ) from error
 
     def about(self) -> dict[str, Any]:
         """``config.json``, of this schema."""
@@ -122,7 +136,7 @@ class RunFolder:
         """The run's config."""
         try:
             return from_plain(self.about()["run"])
-        except (KeyError, TypeError, AttributeError, InputError) as error:
+        except UNREADABLE as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise RunFolderError(
                 f"{self.path / CONFIG} does not hold the config of a run ({what}); restore it or run again."
@@ -131,7 +145,7 @@ class RunFolder:
     @property
     def identity(self) -> str:
         """The start time of this run, as its identifier; kept when the run is resumed."""
-        return str(self.about()["begun"])
+        return str(self.about().get("begun"))
 
     @property
     def scored_on_test(self) -> bool:
@@ -208,13 +222,14 @@ class RunFolder:
     def _replace(self, name: str, text: str) -> Path:
         path = self.path / name
         beside = path.with_name(path.name + ".part")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        with naming(path):
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
         return path
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """Append one line of JSON."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with naming(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def sync_log(self) -> None:
@@ -223,7 +238,8 @@ class RunFolder:
 
     def check_data(self, digests: SplitDigests) -> None:
         """Raise ``RunFolderError`` if a run is resumed on other data."""
-        what = changed(self.about()["data"], digests)
+        with self._complete():
+            what = changed(self.about()["data"], digests)
         if what:
             raise RunFolderError(
                 f"resume: the data have changed since this run began ({what}), so that it would train on examples it "
@@ -292,7 +308,10 @@ class RunFolder:
         kept: dict[tuple[str, int], dict[str, Any]] = {}
         repeated = 0
         for row in self.rows(METRICS):
-            place = row["population"], row["step"]
+            name, number = row.get("population"), row.get("step")
+            if not isinstance(name, str) or not isinstance(number, int):
+                continue  # a line that no run has written
+            place = name, number
             if place[0] != population or 1 <= place[1] <= step:
                 repeated += place in kept
                 kept.setdefault(place, row)

@@ -13,7 +13,18 @@ import torch
 from torch import Tensor
 
 from lossalign.control import LearningController
-from lossalign.core import Interrupted, NonFiniteError, RankError, Ranks, RunFolderError, check_same, fingerprint
+from lossalign.core import (
+    CheckpointError,
+    InputError,
+    Interrupted,
+    NonFiniteError,
+    RankError,
+    Ranks,
+    RunFolderError,
+    check_same,
+    fingerprint,
+)
+from lossalign.core.errors import UNREADABLE
 from lossalign.data import SplitDigests, changed
 from lossalign.evaluation import Result
 from lossalign.experiments import Arm, Config, Experiment, build
@@ -126,10 +137,21 @@ def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, rank
     for name, population in experiment.populations.items():
         state = ranks.on_first(partial(_read, folder.checkpoint(name), listener))
         if state is not None:
-            ranks.guarded(partial(population.load_state_dict, state))
+            ranks.guarded(partial(_load, population, state, folder.checkpoint(name)))
         warning = ranks.on_first(partial(folder.rewind, name, population.step_count))
         if warning and ranks.first:
             listener.said(warning)
+
+
+def _load(population: Population, state: dict[str, Any], checkpoint: Path) -> None:
+    try:
+        population.load_state_dict(state)
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} does not fit this run ({type(error).__name__}: {error}); start with --overwrite."
+        ) from error
 
 
 def _read(checkpoint: Path, listener: Listener) -> dict[str, Any] | None:
