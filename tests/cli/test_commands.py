@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from lossalign.cli.main import run_command
-from lossalign.experiments import KEYS
+from lossalign.experiments import KEYS, configure, to_plain
+from lossalign.runs.folder import FORMAT, SCHEMA
 
 SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
 
@@ -232,3 +234,28 @@ def test_an_ascii_terminal_and_locale_are_enough(tmp_path):
     shown = subprocess.run([*command[:3], "policy", "show", str(run)], env=env, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     assert "[bold]run[/x]" in shown.stdout
+
+
+@pytest.mark.parametrize("field", ["task", "metric", "model", "loss", "methods", "policy", "data"])
+@pytest.mark.parametrize("command", ["--resume", "--overwrite"])
+def test_a_run_folder_of_a_stranger_runs_no_code(tmp_path, monkeypatch, field, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "evil", raising=False)
+    (tmp_path / "evil.py").write_text("open('was_here', 'w').close()")
+    plain, evil = to_plain(configure("digits-lt")), "evil:thing"
+    {
+        "task": lambda: plain.update(task=evil),
+        "metric": lambda: plain.update(metric=evil),
+        "model": lambda: plain["model"].update(name=evil),
+        "loss": lambda: plain["control"]["options"].update(loss=evil),
+        "methods": lambda: plain["methods"].update(specs=[evil]),
+        "policy": lambda: plain["control"].update(policy=evil),
+        "data": lambda: plain["data"].update(folder=evil, source=evil),
+    }[field]()
+    (tmp_path / "run").mkdir()
+    about = {"format": FORMAT, "schema": SCHEMA, "begun": "today", "run": plain, "data": {}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(about))
+    (tmp_path / "run" / "checkpoint-mlp-16.pt").write_bytes(pickle.dumps(print))
+    assert run_command(["train", "digits-lt", *SMALL, "--out", "run", command]) == (2 if command == "--resume" else 0)
+    assert not (tmp_path / "was_here").exists()
+    assert "evil" not in sys.modules

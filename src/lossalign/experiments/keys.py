@@ -190,6 +190,16 @@ def by_key(config: Config) -> dict[str, Any]:
     return {name: values[name] for name in KEYS}
 
 
+def plain_by_key(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """``by_key`` of what ``to_plain`` wrote, as data alone: no name in it is looked up, as that may import code."""
+    values: dict[str, Any] = {"metric": plain["metric"]}
+    for name, key in KEYS.items():
+        if key.section != "task":
+            section = plain[key.section]
+            values[name] = _tuples((section["options"] if key.owner is Preset else section)[key.field])
+    return values
+
+
 def placeholder(hint: Any) -> str:
     """The placeholder of a value of this type in help.
 

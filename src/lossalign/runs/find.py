@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from lossalign.core import InputError, RunFolderError
 from lossalign.core.errors import UNREADABLE
-from lossalign.experiments import Config, by_key
+from lossalign.experiments import Config, plain_by_key, to_plain
 from lossalign.runs.environment import launch
 from lossalign.runs.folder import CONFIG, ENVIRONMENT, FORMAT, LEDGER, MARK, RunFolder
 from lossalign.runs.lock import LOCK
@@ -76,18 +76,21 @@ def find_folder(path: Path, existing: Existing, config: Config) -> tuple[RunFold
         raise RunFolderError(f"out={path} is not a run folder, so it is not overwritten; choose another folder.")
     if existing == "overwrite" or not (path / CONFIG).exists():
         return folder, False
-    check_same_config(config, folder.config)
+    check_same_config(config, folder)
     return folder, True
 
 
-def check_same_config(new: Config, old: Config) -> None:
-    """Raise ``RunFolderError`` if a run is resumed with other settings."""
-    if new.task != old.task:
-        raise RunFolderError(f"resume: the task was {old.task!r} in this run and is {new.task!r} now.")
-    before, now = by_key(old), by_key(new)
-    for name, value in before.items():
-        if name not in _MAY_DIFFER and now[name] != value:
+def check_same_config(new: Config, folder: RunFolder) -> None:
+    """Raise ``RunFolderError`` if a run is resumed with other settings.
+
+    The folder may be a stranger's: its config is compared as data, and nothing that it names is imported.
+    """
+    task, before = folder.settings()
+    if new.task != task:
+        raise RunFolderError(f"resume: the task was {task!r} in this run and is {new.task!r} now.")
+    for name, now in plain_by_key(to_plain(new)).items():
+        if name not in _MAY_DIFFER and before[name] != now:
             raise RunFolderError(
-                f"resume: {name} was {value!r} in this run and is {now[name]!r} now; use the same settings or another "
+                f"resume: {name} was {before[name]!r} in this run and is {now!r} now; use the same settings or another "
                 "--out."
             )

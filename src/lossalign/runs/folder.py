@@ -23,7 +23,7 @@ from torch import Tensor
 from lossalign.core import ParameterSpec, RunFolderError
 from lossalign.core.errors import UNREADABLE, naming
 from lossalign.data import SplitDigests, changed
-from lossalign.experiments import Config, Experiment, from_plain, to_plain
+from lossalign.experiments import Experiment, plain_by_key, to_plain
 from lossalign.runs.environment import environment, launch
 from lossalign.training import StepRecord
 
@@ -131,11 +131,11 @@ class RunFolder:
             )
         return content
 
-    @property
-    def config(self) -> Config:
-        """The run's config."""
+    def settings(self) -> tuple[str, dict[str, Any]]:
+        """The run's task, and its settings by key, as data."""
+        about = self.about()
         try:
-            return from_plain(self.about()["run"])
+            return str(about["run"]["task"]), plain_by_key(about["run"])
         except UNREADABLE as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise RunFolderError(
