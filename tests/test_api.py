@@ -34,7 +34,8 @@ accuracy.higher_is_better = True
 
 def test_a_run_in_python_is_the_run_of_its_config(tmp_path):
     result = fit("digits-lt", out=tmp_path / "run", horizon=1, **SMALL)
-    assert RunFolder(tmp_path / "run").config == configure("digits-lt", {**SMALL, "horizon": 1})
+    task, settings = RunFolder(tmp_path / "run").settings()
+    assert configure(task, settings) == configure("digits-lt", {**SMALL, "horizon": 1})
     assert list(result.rows) == ["fixed", "ala"]
     assert (result.folder, result.split) == (tmp_path / "run", "selection")
 
@@ -166,3 +167,16 @@ def test_an_image_of_bytes_stays_one(tmp_path):
 
 def test_fit_is_public():
     assert lossalign.fit is fit
+
+
+@pytest.mark.parametrize("final", ["perhaps", 1, None])
+def test_final_is_true_or_false(tmp_path, final):
+    with pytest.raises(InputError, match=r"final=.*: give true or false"):
+        fit("digits-lt", out=tmp_path / "run", final=final)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("data", "out"), [(3, "run"), ("digits-lt", 3), ("digits-lt", None)])
+def test_what_is_no_task_or_folder_is_refused(data, out):
+    with pytest.raises(InputError, match=r"data is of type int|out="):
+        fit(data, out=out)

@@ -5,6 +5,7 @@ loss = aligner(model(x), y)
 aligner.step(model)
 """
 
+from lossalign import _interrupt as _interrupt
 from lossalign import losses, metrics
 from lossalign.api import fit
 from lossalign.control import Policy, Preset, default, paper

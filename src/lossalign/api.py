@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lossalign.core import Controller, InputError, ParameterSpec, Ranks, offer_plug
+from lossalign.core.values import parse_value
 from lossalign.data import Dataset, Examples
 from lossalign.evaluation import Result
 from lossalign.experiments import Config, configure
@@ -68,6 +70,9 @@ def fit(
     if controller is not None:
         changes["methods"] = [*_listed(changes.get("methods")), _named("controller", controller)]
     config = Ranks.current().guarded(lambda: configure(_task(data), changes))
+    if not isinstance(out, (str, os.PathLike)):
+        raise InputError(f"out={out!r}: give the run folder.")
+    final = parse_value("final", final, bool)
     return train(config, Path(out), existing=existing, final=final, listener=listener)
 
 
@@ -80,17 +85,26 @@ def train(
     listener: Listener | None = None,
 ) -> Result:
     """Train a config into its folder, then draw its figures; see ``fit``."""
+    listener = listener or Listener()
     result = run(config, out, existing=existing, final=final, listener=listener)
-    pictures = Ranks.current().on_first(lambda: _draw(out))
+    pictures = Ranks.current().on_first(lambda: _draw(out, listener))
     return replace(result, files=(*result.files, *pictures))
 
 
-def _draw(folder: Path) -> tuple[Path, ...]:
-    if find_spec("matplotlib") is None:
-        return ()
-    from lossalign.report import write_pictures, write_retrieval  # matplotlib is an optional dependency
+def _draw(folder: Path, listener: Listener) -> tuple[Path, ...]:
+    """Draw what can be drawn: the run is finished, whatever matplotlib, its backend or the disk do."""
+    try:
+        if find_spec("matplotlib") is None:
+            return ()
+        from lossalign.report import write_pictures, write_retrieval  # matplotlib is an optional dependency
 
-    return (*write_pictures(folder), *write_retrieval(folder))
+        return (*write_pictures(folder), *write_retrieval(folder))
+    except Exception as error:
+        listener.said(
+            f"pictures of {folder} cannot be drawn ({type(error).__name__}: {error}); the run is finished, and "
+            "--resume draws them."
+        )
+        return ()
 
 
 def _named(what: str, thing: Any) -> str | None:

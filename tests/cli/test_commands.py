@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from lossalign.cli.main import run_command
-from lossalign.experiments import KEYS
+from lossalign.experiments import KEYS, configure, to_plain
+from lossalign.runs.folder import FORMAT, SCHEMA
 
 SMALL = ["--iterations", "40", "--children", "2", "--seeds", "2"]
 
@@ -190,17 +192,70 @@ def test_what_nobody_foresaw_is_one_line_too(tmp_path, monkeypatch, capsys):
         run_command(["train", "digits", *SMALL, "--out", str(tmp_path / "run")])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGINT is a Unix signal")
-def test_ctrl_c_writes_a_checkpoint_and_leaves(tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="Unix signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_writes_a_checkpoint_and_leaves(tmp_path, number, code):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "lossalign", "train", "digits-lt", "--children", "2", "--out", str(out)]
     process = subprocess.Popen([*command, "--iterations", "30000"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (out / "metrics.jsonl").exists():
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "--resume" in said
     assert "Traceback" not in said
     assert (out / "checkpoint-mlp-16.pt").exists()
+
+
+@pytest.mark.parametrize("as_module", [True, False])
+def test_ctrl_c_while_importing_shows_no_traceback(tmp_path, as_module):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    program = tmp_path / "bin" / "lossalign"
+    program.parent.mkdir()
+    program.write_text("from lossalign.cli.main import main\nmain()\n")
+    command = ["-m", "lossalign"] if as_module else [str(program)]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command, "list"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert done.stderr == ""
+
+
+def test_an_ascii_terminal_and_locale_are_enough(tmp_path):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    run = tmp_path / "[bold]run[/x]"
+    command = [sys.executable, "-m", "lossalign", "train", "digits-lt", *SMALL, "--out", str(run)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "[bold]run[/x]" in done.stdout
+    shown = subprocess.run([*command[:3], "policy", "show", str(run)], env=env, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "[bold]run[/x]" in "".join(shown.stdout.split())  # the title wraps
+
+
+@pytest.mark.parametrize("field", ["task", "metric", "model", "loss", "methods", "policy", "data"])
+@pytest.mark.parametrize("command", ["--resume", "--overwrite"])
+def test_a_run_folder_of_a_stranger_runs_no_code(tmp_path, monkeypatch, field, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "evil", raising=False)
+    (tmp_path / "evil.py").write_text("open('was_here', 'w').close()")
+    plain, evil = to_plain(configure("digits-lt")), "evil:thing"
+    {
+        "task": lambda: plain.update(task=evil),
+        "metric": lambda: plain.update(metric=evil),
+        "model": lambda: plain["model"].update(name=evil),
+        "loss": lambda: plain["control"]["options"].update(loss=evil),
+        "methods": lambda: plain["methods"].update(specs=[evil]),
+        "policy": lambda: plain["control"].update(policy=evil),
+        "data": lambda: plain["data"].update(folder=evil, source=evil),
+    }[field]()
+    (tmp_path / "run").mkdir()
+    about = {"format": FORMAT, "schema": SCHEMA, "begun": "today", "run": plain, "data": {}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(about))
+    (tmp_path / "run" / "checkpoint-mlp-16.pt").write_bytes(pickle.dumps(print))
+    assert run_command(["train", "digits-lt", *SMALL, "--out", "run", command]) == (2 if command == "--resume" else 0)
+    assert not (tmp_path / "was_here").exists()
+    assert "evil" not in sys.modules

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from lossalign.cli.progress import PLAIN_SECONDS, SLOW_START, ProgressListener
+from lossalign.core import Interrupted
 from lossalign.experiments import build, configure
 
 
@@ -110,6 +111,54 @@ def test_the_first_ctrl_c_asks_and_the_second_stops(listener):
         assert "Press Ctrl-C again" in written.getvalue()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Unix signals")
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_while_training_they_ask_for_a_checkpoint(self, experiment, listener, number):
+        listener, written = listener
+
+        def train():
+            with listener.running():
+                listener.started(experiment, 0)
+                signal.raise_signal(number)
+                assert listener.stop()
+                raise Interrupted("stopped at step 3.")
+
+        with pytest.raises(Interrupted) as stopped:
+            train()
+        assert stopped.value.signal == number
+        assert "Stopping after this step" in written.getvalue()
+
+    @pytest.mark.parametrize("phase", ["preparing", "scoring"])
+    def test_with_nothing_to_save_they_stop_at_once(self, listener, phase):
+        listener, _ = listener
+        if phase == "scoring":
+            listener.trained()
+        with pytest.raises(Interrupted, match=f"stopped while {phase}; resume") as stopped, listener.running():
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped.value.signal == signal.SIGTERM
+
+    def test_ctrl_c_while_scoring_says_what_will_happen(self, listener):
+        listener, written = listener
+        with listener.running():
+            listener.trained()
+            signal.raise_signal(signal.SIGINT)
+            assert not listener.stop()
+        assert "Training is finished and saved; its scores come in a moment." in written.getvalue()
+
+    def test_nohup_is_respected_and_handlers_are_put_back(self, listener):
+        listener, _ = listener
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with listener.running():
+                signal.raise_signal(signal.SIGHUP)
+                assert not listener.stop()
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 def test_a_sentence_is_printed_as_it_is(listener):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lossalign.cli import tables
 from lossalign.cli.tables import difference, heading, notes, print_result, result_table, verdict
 from lossalign.evaluation import Paired, Result
 
@@ -137,10 +138,11 @@ def test_costs_failures_and_what_the_guard_keeps_are_said():
     assert notes(replace(noted, split="selection"))[-1].startswith("It chose on the selection split, which is scored")
 
 
-def test_files_and_the_next_step_are_printed():
+def test_files_and_the_next_step_are_printed(monkeypatch):
     shown = replace(result(-0.03, 0.01), split="selection", files=(Path("run/curves.png"), Path("run/results.json")))
     said = printed(shown)
     assert "wrote run/curves.png" in said
     assert "score the test split once with --final" in said
-    assert "No pictures" not in said
+    assert "No figures" not in said
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
     assert "No figures: they need matplotlib" in printed(replace(shown, files=(), split="test"))

@@ -182,3 +182,52 @@ def test_what_is_no_policy_is_refused(write: Callable[[Path], None], tmp_path: P
     write(tmp_path / "p.safetensors")
     with pytest.raises(InputError, match=r"p\.safetensors is not a lossalign policy"):
         Policy.load(tmp_path / "p.safetensors")
+
+
+class TestAFileOfAStranger:
+    """A policy file is read only if it is one, whatever it claims."""
+
+    @pytest.fixture
+    def rewritten(self, tmp_path):
+        def rewrite(weights=None, **claims):
+            policy = Policy(LAYOUT, generator=torch.Generator())
+            path = policy.save(tmp_path / "policy.safetensors")
+            with safe_open(path, framework="pt") as file:
+                described = json.loads(file.metadata()["lossalign"])
+            described.update(claims)
+            tensors = {name: weight.clone() for name, weight in policy.state_dict().items()} | (weights or {})
+            save_file(tensors, path, metadata={"lossalign": json.dumps(described)})
+            return path
+
+        return rewrite
+
+    @pytest.mark.parametrize(
+        ("claims", "words"),
+        [
+            ({"hidden": [10**9, 10**9]}, "not a lossalign policy"),
+            ({"hidden": [-1]}, "not a lossalign policy"),
+            ({"hidden": "32"}, "give a whole number, or several"),
+            ({"hidden": None}, "not a lossalign policy"),
+            ({"layout": {"statistics": 10**12, "history": 10**6}}, "not a lossalign policy"),
+            ({"layout": {"statistics": "1"}}, "statistics='1': give a whole number"),
+            ({"format": "another"}, "has the format 'another'"),
+            ({"version": "2"}, "version='2': give a whole number"),
+            ({"version": 99}, "reads up to"),
+        ],
+    )
+    def test_its_claims_are_checked_before_anything_is_allocated(self, rewritten, claims, words):
+        with pytest.raises(InputError, match=words):
+            Policy.load(rewritten(**claims))
+
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf])
+    def test_weights_that_are_not_finite_are_refused(self, rewritten, value):
+        with pytest.raises(InputError, match="holds NaN or inf"):
+            Policy.load(rewritten({"layers.0.bias": torch.full((32,), value)}))
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"\0" * 100, b"\xff" * 8, (2**62).to_bytes(8, "little") + b"{}", b"[" * 9999]
+    )
+    def test_noise_is_one_sentence(self, tmp_path, content):
+        (tmp_path / "noise.safetensors").write_bytes(content)
+        with pytest.raises(InputError, match="is not a lossalign policy"):
+            Policy.load(tmp_path / "noise.safetensors")

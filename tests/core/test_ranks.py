@@ -1,6 +1,7 @@
 """Ranks: who owns which rows, what travels, and how one rank's mistake reaches the others."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,16 @@ def test_what_fails_on_the_first_rank_fails_on_all(told):
 def test_a_rank_that_leaves_is_noticed(told):
     for rank in (0, 1):
         assert isinstance(told[rank]["left"], RankError)
+        assert str(told[rank]["left"]).startswith("rank 2 has exited or does not answer; resume")
         assert "--resume" in str(told[rank]["left"])
+
+
+def test_a_rank_that_does_not_answer_is_named_in_time(on_ranks, tmp_path):
+    on_ranks(__file__, 2, tmp_path, "stopped")
+    error, seconds = torch.load(tmp_path / "0.pt", weights_only=False)
+    assert isinstance(error, RankError)
+    assert str(error).startswith("rank 1 has exited or does not answer; resume")
+    assert seconds < 10
 
 
 def _caught(work):
@@ -119,5 +129,17 @@ def _main(rank, count, meeting, folder):
     torch.save(found, folder / f"{rank}.pt")
 
 
-if __name__ == "__main__":
+def _wait_for_a_stopped_rank(rank, folder):
+    ranks, began = Ranks.current(), time.monotonic()
+    ranks.wait_at_most(2)
+    ranks.exchange(lambda: None)
+    if rank == 1:
+        time.sleep(6)
+        return
+    torch.save((_caught(lambda: ranks.exchange(lambda: None)), time.monotonic() - began), folder / "0.pt")
+
+
+if __name__ == "__main__" and sys.argv[5:]:
+    _wait_for_a_stopped_rank(int(sys.argv[1]), Path(sys.argv[4]))
+elif __name__ == "__main__":
     _main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))

@@ -1,8 +1,10 @@
 import hashlib
 import io
 import re
+import sys
 import tarfile
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -10,6 +12,8 @@ import pytest
 
 from lossalign.core import InputError
 from lossalign.data import PublishedFile, Source, check, fetch, known
+
+fetching = sys.modules["lossalign.data.fetch"]
 
 CONTENT = {"a.bin": bytes(range(256)) * 40, "b.bin": b"b" * 5000}
 
@@ -19,6 +23,7 @@ class Server:
 
     def __init__(self, body):
         self.body, self.ranges, self.cut, self.requests = body, "honoured", None, []
+        self.length, self.pause = None, 0.0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,13 +47,18 @@ class Server:
             return
         if asked and self.ranges == "shifted":
             start -= 1
+        if asked and self.ranges == "ahead":
+            start += 1
         partial = asked and self.ranges != "ignored"
         handler.send_response(206 if partial else 200)
         if partial:
             handler.send_header("Content-Range", f"bytes {start}-{len(self.body) - 1}/{len(self.body)}")
-        handler.send_header("Content-Length", str(len(self.body) - start))
+        handler.send_header("Content-Length", self.length or str(len(self.body) - start))
         handler.end_headers()
-        handler.wfile.write(self.body[start:][: self.cut])
+        sent = self.body[start:][: self.cut]
+        for at in range(0, len(sent), 100) if self.pause else [0]:
+            handler.wfile.write(sent[at : at + 100] if self.pause else sent)
+            time.sleep(self.pause)
 
     def close(self):
         self.http.shutdown()
@@ -241,3 +251,35 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
 def test_a_source_without_a_digest_is_refused(body):
     with pytest.raises(InputError, match="give sha256 or md5"):
         source_of(body, sha256=None, md5=None)
+
+
+class TestALyingServer:
+    def test_a_range_beyond_what_is_there_is_refused(self, server, body, tmp_path):
+        (tmp_path / "toy.tar.gz.part").write_bytes(body[:100])
+        server.ranges = "ahead"
+        with pytest.raises(InputError, match="the server sends bytes from 101 on, and 100 are there"):
+            fetch(source_of(body), tmp_path, base_url=server.url)
+        assert (tmp_path / "toy.tar.gz.part").read_bytes() == body[:100]
+
+    def test_more_bytes_than_an_archive_can_have_are_refused_and_removed(self, server, body, tmp_path, monkeypatch):
+        monkeypatch.setattr(fetching, "_largest", lambda source: 50)
+        with pytest.raises(InputError, match="it is larger than 50 bytes"):
+            fetch(source_of(body), tmp_path, base_url=server.url)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_length_that_is_too_large_is_refused_at_once(self, server, body, tmp_path):
+        server.length = str(10**12)
+        with pytest.raises(InputError, match="it is larger than"):
+            fetch(source_of(body), tmp_path, base_url=server.url)
+
+    def test_both_digests_are_shown(self, server, body, tmp_path):
+        expected, found = "0" * 64, hashlib.sha256(body).hexdigest()
+        with pytest.raises(InputError, match=f"sha256 {found} instead of {expected}"):
+            fetch(source_of(body, sha256=expected), tmp_path, base_url=server.url)
+
+    def test_a_trickle_is_given_up_and_can_be_resumed(self, server, body, tmp_path, monkeypatch):
+        monkeypatch.setattr(fetching, "_TIMEOUT", 0.3)
+        server.pause = 0.1
+        with pytest.raises(InputError, match=r"bytes in 0 seconds\); run it again to resume"):
+            fetch(source_of(body), tmp_path, base_url=server.url)
+        assert (tmp_path / "toy.tar.gz.part").exists()

@@ -1,4 +1,6 @@
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,3 +117,29 @@ def test_a_missing_folder_and_a_senseless_size_are_refused(pets):
         load_image_folder(pets / "absent")
     with pytest.raises(InputError, match="size=0"):
         load_image_folder(pets, size=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_a_named_pipe_is_left_out_and_named(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    os.mkfifo(tmp_path / "cat" / "1.png")
+    with pytest.warns(UserWarning, match="1 images cannot be read.*cat/1.png"):
+        assert len(load_image_folder(tmp_path, 4)) == 2
+
+
+def test_a_class_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    for name in ("cat", "dog", "owl"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    iterdir = Path.iterdir
+
+    def locked(folder):
+        if folder.name == "owl":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", locked)
+    with pytest.raises(InputError, match=r"owl: it cannot be read \(Permission denied\); change"):
+        load_image_folder(tmp_path, 4)

@@ -70,6 +70,20 @@ class TestTheFile:
         with warnings.catch_warnings(record=True):
             same_images(mapped, load_image_folder(pets, 6))
 
+    @pytest.mark.parametrize("damage", ["a byte", "the end", "the manifest"])
+    def test_a_damaged_file_is_written_again(self, pets, decodings, damage):
+        whole = map_image_folder(pets, 6).load()
+        (decoded,), (manifest,) = (list((pets / ".lossalign").glob(f"*{suffix}")) for suffix in (".uint8", ".json"))
+        content = bytearray(decoded.read_bytes())
+        content[500] ^= 1
+        {
+            "a byte": lambda: decoded.write_bytes(content),
+            "the end": lambda: decoded.write_bytes(content[:-10]),
+            "the manifest": lambda: manifest.write_text('{"unreadable": []'),
+        }[damage]()
+        same_images(map_image_folder(pets, 6), whole)
+        assert len(decodings) == 2
+
     def test_it_is_used_again_until_an_image_changes(self, pets, decodings):
         map_image_folder(pets, 6)
         map_image_folder(pets, 6)

@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -146,3 +148,25 @@ def test_files_that_cannot_be_read_are_refused(csv, tmp_path):
         load_table(tmp_path / "absent.csv")
     with pytest.raises(InputError, match=r"\.npz and \.csv"):
         load_table(tmp_path / "table.parquet")
+
+
+@pytest.mark.parametrize("large", [2**53, 2**63 + 10, 10**30])
+def test_large_labels_do_not_merge(csv, large):
+    rows = [f"{i},{large + i % 3}" for i in range(9)]
+    table = load_table(csv("x,label\n" + "\n".join(rows)))
+    assert table.class_names == tuple(str(large + i) for i in range(3))
+    assert table.counts.tolist() == [3, 3, 3]
+
+
+def test_floats_that_merge_labels_are_refused(npz):
+    with pytest.raises(InputError, match="row 1 is beyond 2⁵³"):
+        load_table(npz(X=X, y=np.array([0.0, 2.0**60, 1.0])))
+
+
+def test_a_damaged_npz_is_one_sentence(tmp_path):
+    np.savez_compressed(tmp_path / "pets.npz", X=np.random.default_rng(0).normal(size=(50, 4)), y=np.arange(50) % 2)
+    content = (tmp_path / "pets.npz").read_bytes()
+    for at in range(0, len(content), 37):
+        (tmp_path / "pets.npz").write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        with suppress(InputError):
+            load_table(tmp_path / "pets.npz")

@@ -1,9 +1,16 @@
 """A config refuses what makes no sense, by name, and knows what follows from its fields."""
 
+import math
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from lossalign.control import Preset
 from lossalign.core import InputError
-from lossalign.experiments import configure
+from lossalign.core.values import check_value
+from lossalign.experiments import KEYS, Config, by_key, configure, from_plain, to_plain
 
 
 @pytest.mark.parametrize(
@@ -60,3 +67,82 @@ def test_the_first_seed_is_where_the_seeds_begin():
 @pytest.mark.parametrize(("task", "long_tailed"), [("cifar10-lt", True), ("cifar10", False), ("digits-lt", False)])
 def test_digits_are_no_long_tailed_images(task, long_tailed):
     assert configure(task).long_tailed_images is long_tailed
+
+
+WRONG = [
+    "nonsense",
+    "cosinus",
+    "",
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**70,
+    10**400,
+    0.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    b"1",
+    1j,
+]
+WRONG += [
+    [],
+    [1],
+    ["a"],
+    (),
+    (None,),
+    {},
+    {"a": 1},
+    {1},
+    object(),
+    int,
+    print,
+    Path("x"),
+    "nan",
+    "1e999",
+    "[1]",
+    "a,b",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("task", ["digits-lt", "digits-retrieval"])
+def test_any_value_makes_a_config_or_one_sentence(task, name):
+    """From Python and recipe files: no foreign exception, and no value of another type in the config."""
+    for value in WRONG:
+        with suppress(InputError):
+            config = configure(task, {name: value})
+            assert from_plain(to_plain(config)) == config
+            check_value(name, by_key(config)[name], _hint(name))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_section_refuses_another_type_too(name):
+    """Python code that replaces fields of a config gets the same answer as a flag."""
+    config, key = configure("digits-lt"), KEYS[name]
+    owner = {Config: config, Preset: config.control.options}.get(key.owner) or getattr(config, key.section)
+    for value in (object(), b"x", {}, [1], 1j):
+        with pytest.raises(InputError, match=rf"^{name}=.*: give "):
+            replace(owner, **{key.field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"schedule": "cosinus"}, "schedule='cosinus': give one of cosine, steps, constant."),
+        ({"precision": "bf16"}, "precision='bf16': give one of auto, float32, bfloat16."),
+        ({"flip": "false"}, "flip='false': give true or false."),
+        ({"iterations": 10.0}, "iterations=10.0: give a whole number."),
+    ],
+)
+def test_a_mistyped_field_is_answered_with_its_choices(change, answer):
+    with pytest.raises(InputError) as refused:
+        replace(configure("digits-lt").optimisation, **change)
+    assert str(refused.value) == answer
+
+
+def _hint(name):
+    return tuple[str, ...] if name == "methods" else KEYS[name].hint

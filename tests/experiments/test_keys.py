@@ -7,7 +7,18 @@ import pytest
 
 from lossalign.control import Preset
 from lossalign.core import InputError
-from lossalign.experiments import KEYS, SECTIONS, TASKS, by_key, check_key, compared, configure, from_plain, to_plain
+from lossalign.experiments import (
+    KEYS,
+    SECTIONS,
+    TASKS,
+    by_key,
+    check_key,
+    compared,
+    configure,
+    from_plain,
+    plain_by_key,
+    to_plain,
+)
 from lossalign.experiments.keys import RENAMED
 
 
@@ -15,6 +26,7 @@ from lossalign.experiments.keys import RENAMED
 def test_a_config_survives_json(task):
     for config in (configure(task), compared(task)):
         assert from_plain(json.loads(json.dumps(to_plain(config)))) == config
+        assert plain_by_key(to_plain(config)) == by_key(config)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -90,3 +90,10 @@ def test_a_file_that_is_not_text_is_one_sentence(tmp_path):
     (tmp_path / "image.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="invalid TOML"):
         configure(str(tmp_path / "image.toml"))
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"task = " + b"[" * 100_000, b"children = " + b"9" * 10_000, b"\0"])
+def test_any_content_of_a_recipe_is_one_sentence(tmp_path, content):
+    (tmp_path / "mine.toml").write_bytes(content)
+    with pytest.raises(InputError, match=r"mine\.toml'"):
+        configure(str(tmp_path / "mine.toml"))

@@ -1,8 +1,13 @@
-"""Listeners of runs."""
+"""Listeners of runs, and a run folder that has just begun."""
 
 import pytest
 
+from lossalign.experiments import configure, to_plain
 from lossalign.runs import Listener
+from lossalign.runs.find import find_folder
+from lossalign.runs.folder import FORMAT, SCHEMA
+
+CONFIG = configure("digits")
 
 
 class StopAfter(Listener):
@@ -25,3 +30,23 @@ class StopAfter(Listener):
 def stop_after():
     """A listener that stops a run after some steps."""
     return StopAfter
+
+
+@pytest.fixture
+def described():
+    """What a run folder says of its run, with changes."""
+
+    def describe(**changes):
+        return {"format": FORMAT, "schema": SCHEMA, "begun": "today", "run": to_plain(CONFIG), **changes}
+
+    return describe
+
+
+@pytest.fixture
+def run(tmp_path, described):
+    """A run folder that has just begun."""
+    folder, resumed = find_folder(tmp_path / "run", "refuse", CONFIG)
+    assert not resumed
+    folder.clear()
+    folder.write("config.json", described())
+    return folder

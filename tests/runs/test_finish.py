@@ -1,6 +1,7 @@
 """What a run leaves behind can be used without it: weights, policies, results."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from safetensors.torch import load_file
 from lossalign import fit
 from lossalign.control import Policy
 from lossalign.data import load_digits
+from lossalign.evaluation import Result
 from lossalign.experiments import METHODS
 from lossalign.losses.registry import LOSSES
 from lossalign.models import build_model
+from lossalign.report import figures
+from lossalign.runs import RunFolder
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
 
@@ -137,3 +141,71 @@ def test_the_pretrained_policy_helps_splits_it_has_not_seen(tmp_path):
 def test_the_ledger_has_a_line_for_a_final_score_alone(tmp_path, final):
     fit("digits-lt", out=tmp_path / "run", final=final, **SMALL)
     assert (tmp_path / "run" / "ledger.jsonl").exists() is final
+
+
+class TestStopped:
+    """A run that is stopped while it finishes can be finished, and no look at the test split is lost."""
+
+    @pytest.fixture
+    def killed_before_the_ledger(self, tmp_path, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "enter", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                fit("digits-lt", out=tmp_path / "run", final=True, **SMALL)
+        assert not (tmp_path / "run" / "ledger.jsonl").exists()
+        return tmp_path / "run"
+
+    def entries(self, folder):
+        return [json.loads(line)["scores"]["ala"] for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+    def test_the_final_score_can_be_asked_for_again(self, killed_before_the_ledger):
+        found = json.loads((killed_before_the_ledger / "results.json").read_text())["rows"]["ala"]["mean"]
+        result = fit("digits-lt", out=killed_before_the_ledger, existing="resume", final=True, **SMALL)
+        assert self.entries(killed_before_the_ledger) == [result.rows["ala"].mean] == [found]
+
+    def test_without_it_the_score_is_entered(self, killed_before_the_ledger):
+        found = json.loads((killed_before_the_ledger / "results.json").read_text())["rows"]["ala"]["mean"]
+        fit("digits-lt", out=killed_before_the_ledger, existing="resume", **SMALL)
+        assert self.entries(killed_before_the_ledger) == [found]
+
+    def test_files_appear_all_at_once_or_not_at_all(self, tmp_path, monkeypatch):
+        names = {"results.json", "best.safetensors", "phi-aligned.npz", "policy-0.safetensors"}
+        with monkeypatch.context() as patch:
+            patch.setattr(Result, "to_json", lambda result: (_ for _ in ()).throw(OSError(28, "No space left")))
+            with pytest.raises(OSError, match="No space left"):
+                fit("digits-lt", out=tmp_path / "run", **SMALL)
+        assert not names & {path.name for path in (tmp_path / "run").iterdir()}
+        assert not list((tmp_path / "run").glob("*.part"))
+        fit("digits-lt", out=tmp_path / "run", existing="resume", **SMALL)
+        assert names <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize("task", ["digits-lt", "digits-retrieval"])
+def test_pictures_that_cannot_be_drawn_cost_pictures_alone(tmp_path, monkeypatch, stop_after, task):
+    settings = {"iterations": 20, "every": 10, "children": 2, "methods": ("fixed", "ala")}
+    monkeypatch.setattr(figures, "curves_figure", lambda run: (_ for _ in ()).throw(OSError(28, "No space left")))
+    listener = stop_after(1000)
+    result = fit(task, out=tmp_path / "run", final=True, listener=listener, **settings)
+    assert (tmp_path / "run" / "results.json").exists()
+    assert (tmp_path / "run" / "ledger.jsonl").exists()
+    assert not [path for path in result.files if path.suffix == ".png"]
+    assert any("cannot be drawn (OSError: [Errno 28] No space left)" in sentence for sentence in listener.sentences)
+
+
+def test_examples_that_cannot_be_written_cost_their_pictures_alone(tmp_path, monkeypatch, stop_after):
+    settings = {"iterations": 20, "every": 10, "children": 2, "methods": ("fixed",)}
+    monkeypatch.setattr(np, "savez_compressed", full_for("retrieval.npz"))
+    listener = stop_after(1000)
+    result = fit("digits-retrieval", out=tmp_path / "run", listener=listener, **settings)
+    assert "retrieval.npz" not in {path.name for path in result.files}
+    assert all(path.exists() for path in result.files)
+    assert any("retrieval.npz cannot be written" in sentence for sentence in listener.sentences)
+
+
+def full_for(name, save=np.savez_compressed):
+    def savez_compressed(path, **arrays):
+        if Path(path).name == name:
+            raise OSError(28, "No space left")
+        save(path, **arrays)
+
+    return savez_compressed

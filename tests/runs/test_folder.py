@@ -1,80 +1,21 @@
-"""A run folder is refused, resumed or overwritten as asked; what is not a run of this schema is never half read."""
+"""A run folder is read whole or refused; its files appear complete, and overwriting deletes no others."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from lossalign.core import InputError, RunFolderError
-from lossalign.experiments import configure, to_plain
-from lossalign.runs import RunFolder, SavedRetrieval, SavedRun, find_policies
-from lossalign.runs.folder import FORMAT, SCHEMA, find_folder, is_run_folder, launch
+from lossalign.core import RunFolderError
+from lossalign.experiments import configure, plain_by_key, to_plain
+from lossalign.runs import RunFolder, SavedRetrieval, SavedRun
+from lossalign.runs.find import find_folder, is_run_folder
 
 CONFIG = configure("digits")
 
 
-def described(**changes):
-    return {"format": FORMAT, "schema": SCHEMA, "begun": "today", "run": to_plain(CONFIG), **changes}
-
-
-@pytest.fixture
-def run(tmp_path):
-    folder, resumed = find_folder(tmp_path / "run", "refuse", CONFIG)
-    assert not resumed
-    folder.clear()
-    folder.write("config.json", described())
-    return folder
-
-
-def test_an_existing_run_is_refused_unless_told(run):
-    with pytest.raises(RunFolderError, match="--resume"):
-        find_folder(run.path, "refuse", CONFIG)
-
-
-class TestResuming:
-    def test_it_needs_the_same_settings(self, run):
-        assert find_folder(run.path, "resume", CONFIG)[1]
-        with pytest.raises(RunFolderError, match=r"children was 20 in this run and is 3 now"):
-            find_folder(run.path, "resume", configure("digits", {"children": 3}))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"horizon": 2}, "horizon was 5 in this run and is 2 now"),
-            ({"methods": "fixed"}, r"methods was \('ala',\) in this run and is \('fixed',\) now"),
-        ],
-    )
-    def test_options_and_methods_are_settings_too(self, run, changes, message):
-        with pytest.raises(RunFolderError, match=message):
-            find_folder(run.path, "resume", configure("digits", changes))
-
-    def test_it_needs_the_same_task(self, run):
-        with pytest.raises(RunFolderError, match="the task was 'digits' in this run and is 'digits-lt' now"):
-            find_folder(run.path, "resume", configure("digits-lt"))
-
-    def test_where_and_how_it_is_computed_may_change(self, run):
-        changes = {"device": "auto", "engine": "sequential", "compile": "off", "in_memory_gb": 1, "learning_rate": 0.01}
-        assert find_folder(run.path, "resume", configure("digits", changes))[1]
-
-
-@pytest.mark.parametrize("existing", ["resume", "overwrite"])
-def test_a_folder_that_is_no_run_is_never_touched(tmp_path, existing):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunFolderError, match="not a run folder"):
-        find_folder(tmp_path, existing, CONFIG)
-    assert (tmp_path / "thesis.txt").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("content", ['{"format": "something else"}', "[1, 2]", "not JSON"])
-def test_a_foreign_config_is_no_run_folder(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
-    assert not is_run_folder(tmp_path)
-    with pytest.raises(RunFolderError):
-        RunFolder(tmp_path).about()
-
-
 class TestSchema:
-    @pytest.fixture(params=[None, 1, 2, 4, "3"], ids=lambda schema: f"schema {schema}")
-    def other(self, request, run):
+    @pytest.fixture(params=[None, 1, 2, 3, 5, "4"], ids=lambda schema: f"schema {schema}")
+    def other(self, request, run, described):
         content = described(schema=request.param, run={"task": "digits", "children": 3})
         run.write("config.json", {name: value for name, value in content.items() if value is not None})
         run.write("arms.json", [])
@@ -83,9 +24,9 @@ class TestSchema:
         return run
 
     def test_a_folder_of_another_is_refused_with_a_sentence(self, other):
-        sentence = r"was written with schema .* reads schema 3; use the version that wrote it, or run again"
+        sentence = r"was written with schema .* reads schema 4; use the version that wrote it, or run again"
         for read in (
-            lambda: other.config,
+            other.settings,
             lambda: other.identity,
             lambda: other.scored_on_test,
             lambda: SavedRun.read(other.path),
@@ -100,11 +41,11 @@ class TestSchema:
         folder, resumed = find_folder(other.path, "overwrite", CONFIG)
         assert not resumed
         folder.clear()
-        assert [path.name for path in other.path.iterdir()] == ["ledger.jsonl"]
+        assert sorted(path.name for path in other.path.iterdir()) == ["config.json.part", "ledger.jsonl"]
 
 
 def test_the_config_is_read_back_as_it_was_written(run):
-    assert run.config == CONFIG
+    assert run.settings() == ("digits", plain_by_key(to_plain(CONFIG)))
 
 
 def test_overwriting_keeps_the_ledger_of_test_scores(run):
@@ -114,7 +55,19 @@ def test_overwriting_keeps_the_ledger_of_test_scores(run):
     assert not resumed
     assert (run.path / "metrics.jsonl").exists()  # nothing is lost until the new run can start
     folder.clear()
-    assert [p.name for p in run.path.iterdir()] == ["ledger.jsonl"]
+    assert sorted(p.name for p in run.path.iterdir()) == ["config.json.part", "ledger.jsonl"]
+
+
+def test_overwriting_deletes_files_of_the_run_alone(run):
+    own = ["notes.txt", "curves-mine.png", "results.json.bak", "model.pt", "tensorboard/mine.txt", "policy/notes.txt"]
+    runs = ["metrics.jsonl", "checkpoint-mlp-16.previous.pt", "policy-0.safetensors", "phi-aligned.npz", "curves.png"]
+    runs += ["checkpoint-mlp-16.pt.part", "tensorboard/events.out.tfevents.1"]
+    for name in own + runs:
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).touch()
+    find_folder(run.path, "overwrite", CONFIG)[0].clear()
+    left = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    assert left == {*own, "config.json.part"}
 
 
 def test_only_the_scores_of_this_run_count_as_a_look_at_its_test_split(run):
@@ -136,16 +89,31 @@ def test_rewinding_forgets_later_steps_of_one_population(tmp_path):
     assert kept == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
 
 
-def test_a_folder_with_nothing_but_a_ledger_is_ours(run):
-    run.append("ledger.jsonl", {"command": "first look"})
-    run.clear()
-    assert is_run_folder(run.path)
-    assert not find_folder(run.path, "resume", CONFIG)[1]
+class TestTheLog:
+    @pytest.fixture
+    def log(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        for population in "ab":
+            for step in (1, 2, 3):
+                folder.append("metrics.jsonl", {"population": population, "step": step})
+        return folder
 
+    def kept(self, folder):
+        return [(row["population"], row["step"]) for row in folder.rows("metrics.jsonl")]
 
-def test_an_unknown_word_for_existing_folders_is_refused(run):
-    with pytest.raises(InputError, match="existing='nonsense'"):
-        find_folder(run.path, "nonsense", CONFIG)
+    def test_a_whole_one_needs_no_word(self, log):
+        assert log.rewind("a", 3) is None
+        assert log.rewind("b", 2) is None
+
+    def test_doubled_lines_are_removed_and_said(self, log):
+        log.append("metrics.jsonl", {"population": "a", "step": 2})
+        assert "0 of 3 steps of a are missing and 1 lines were there twice" in log.rewind("a", 3)
+        assert self.kept(log) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("b", 3)]
+
+    def test_lost_lines_are_said(self, log):
+        lines = (log.path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (log.path / "metrics.jsonl").write_text("".join(lines[:1] + lines[2:]))
+        assert "1 of 3 steps of a are missing" in log.rewind("a", 3)
 
 
 def test_a_file_that_is_lost_or_damaged_is_named(run):
@@ -162,7 +130,7 @@ def test_a_file_that_is_lost_or_damaged_is_named(run):
 def test_json_is_written_whole_or_not_at_all(run):
     with pytest.raises(TypeError):
         run.write("config.json", {"thing": object()})
-    assert run.config == CONFIG
+    assert run.settings() == ("digits", plain_by_key(to_plain(CONFIG)))
 
 
 def test_policies_are_found_by_seed(run):
@@ -171,28 +139,52 @@ def test_policies_are_found_by_seed(run):
     assert [(seed, path.stem) for seed, path in run.policies().items()] == [(2, "policy-2"), (10, "policy-10")]
 
 
-def test_policies_are_listed_with_the_command_that_began_their_run(run):
-    run.policy(3).touch()
-    run.append("environment.jsonl", {"command": "lossalign train digits"})
-    run.append("environment.jsonl", {"command": "lossalign train digits --resume"})
-    (run.path.parent / "other").mkdir()
-    (run.path.parent / "other" / "config.json").write_text("{}")
-    assert list(find_policies(run.path.parent)) == [(run.policy(3), "lossalign train digits")]
-
-
-def test_only_a_restart_of_the_same_launch_resumes_by_itself(run, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-1")
-    run.write("config.json", described(launch=launch()))
-    with pytest.raises(RunFolderError, match="--resume"):
-        find_folder(run.path, "refuse", CONFIG)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert find_folder(run.path, "refuse", CONFIG)[1]
-    for other in ("job-2", "none"):
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", other)
-        with pytest.raises(RunFolderError, match="--resume"):
-            find_folder(run.path, "refuse", CONFIG)
-
-
 def test_the_config_is_json_that_says_what_it_is(run):
     content = json.loads((run.path / "config.json").read_text())
-    assert (content["format"], content["schema"]) == ("lossalign-run", 3)
+    assert (content["format"], content["schema"]) == ("lossalign-run", 4)
+
+
+CONTENTS = [b"\xff\xfe", b"[" * 200_000, b"9" * 10_000, b"", b"null", b"{}", b'{"format": "lossalign-run"']
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_any_content_of_a_json_file_is_one_sentence(run, content):
+    (run.path / "config.json").write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"config\.json"):
+        run.settings()
+    assert not is_run_folder(run.path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: about.pop("run"),
+        lambda about: about["run"].pop("model"),
+        lambda about: about["run"]["control"].update(options=[]),
+        lambda about: about.update(run="digits"),
+    ],
+)
+def test_a_config_with_gaps_is_one_sentence(run, described, change):
+    about = described()
+    change(about)
+    run.write("config.json", about)
+    with pytest.raises(RunFolderError, match=r"does not hold the config of a run"):
+        run.settings()
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", "{}", '{"population": 3, "step": "x"}', "[" * 100_000, "\0"])
+def test_any_line_of_the_log_is_left_out(run, line):
+    run.append("metrics.jsonl", {"population": "a", "step": 1})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert run.rewind("a", 1) is None
+    assert list(run.rows("metrics.jsonl")) == [{"population": "a", "step": 1}]
+
+
+def test_a_full_disk_names_the_file(run, monkeypatch):
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*results\.json'"):
+        run.write("results.json", {})

@@ -77,6 +77,13 @@ def test_a_rank_with_another_policy_is_named_with_the_step(two):
         assert "step 1: policy and Φ of rank 1" in str(found["other"])
 
 
+def test_a_rank_with_other_data_is_named_before_anything_is_written(two):
+    for found in two[1]:
+        assert isinstance(found["data"], RankError)
+        assert "rank 1 has other data than rank 0 (inputs" in str(found["data"])
+    assert not (two[0] / "data").exists()
+
+
 def test_what_one_rank_lacks_is_an_error_on_all(two):
     for found in two[1]:
         assert isinstance(found["lacking"], InputError)
@@ -121,7 +128,10 @@ def _main(rank, count, meeting, folder):
         "result": result.to_json(),
         "stopped": _caught(lambda: fit("digits-lt", out=folder / "cut", listener=listener, **SETTINGS)),
         "crowd": _caught(lambda: fit("digits-lt", out=folder / "crowd", children=1)),
-        "other": _caught(lambda: fit("digits-lt", out=folder / "other", **{**SETTINGS, "seed": rank})),
+        "other": _caught(
+            lambda: fit("digits-lt", out=folder / "other", **SETTINGS, policy=["pretrained", "none"][rank])
+        ),
+        "data": _caught(lambda: fit("digits-lt", out=folder / "data", **{**SETTINGS, "seed": rank})),
         "lacking": _caught(lambda: fit(f"table:{folder / str(rank) / 'here.csv'}", out=folder / "table", children=2)),
     }
     torch.save(seen, folder / f"{rank}.pt")

@@ -1,6 +1,7 @@
 """Whole runs on the embedded digits, as small as they can be: interrupted, resumed, diverged, scored once."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from lossalign import fit
-from lossalign.core import InputError, Interrupted, NonFiniteError, RunFolderError
-from lossalign.training.checkpoint import load_checkpoint, previous
+from lossalign.core import CheckpointError, InputError, Interrupted, NonFiniteError, RunFolderError
+from lossalign.data import load_digits
+from lossalign.runs import RunFolder, runner
+from lossalign.training import Population
+from lossalign.training.checkpoint import load_checkpoint, previous, save_checkpoint
 
 SMALL = {"iterations": 60, "children": 3, "seeds": 2, "methods": ("fixed", "ala")}
 
@@ -64,6 +68,27 @@ def test_divergence_names_the_step_and_the_child_and_keeps_the_run(tmp_path, met
     assert (tmp_path / "run" / "config.json").exists()
 
 
+def test_one_diverging_child_does_not_stop_a_run(tmp_path, monkeypatch, stop_after):
+    settings = {**SMALL, "methods": "ala", "engine": "sequential"}
+    step = Population.step
+
+    def spoiled(population):
+        if population.step_count == 2:
+            state = population.children.training_state(1)
+            broken = {name: weights * torch.nan for name, weights in state["weights"].items()}
+            population.children.load_training_state(1, {**state, "weights": broken})
+        return step(population)
+
+    monkeypatch.setattr(Population, "step", spoiled)
+    listener = stop_after(1000)
+    result = fit("digits-lt", out=tmp_path / "run", listener=listener, **settings)
+    assert result.failed == {"ala": 1}
+    sentence = "step 3: child 1 of ala, seed 0, was not finite; it is restored from its best weights"
+    assert any(each.startswith(sentence) for each in listener.sentences)
+    assert [row.get("restored") for row in rows(tmp_path / "run")][2] == [0, 1, 0, 0, 0, 0]
+    assert rows(tmp_path / "run")[-1]["loss"][1] is not None
+
+
 def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "short_lived.py").write_text(
         "import torch\n"
@@ -83,6 +108,69 @@ def test_nan_in_the_middle_keeps_the_last_good_checkpoint(tmp_path, monkeypatch)
     assert 1 <= state["step"] <= 3
     assert warning is None
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("state", [{}, {"step": 1}, {"step": "x", "best": None, "diverged": 3}])
+def test_a_checkpoint_of_something_else_is_one_sentence(tmp_path, state, stop_after):
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path, listener=stop_after(2), **SMALL)
+    save_checkpoint(tmp_path / "checkpoint-mlp-16.pt", state)
+    with pytest.raises(CheckpointError, match=r"checkpoint-mlp-16\.pt does not fit this run"):
+        fit("digits-lt", out=tmp_path, existing="resume", **SMALL)
+
+
+class TestOtherData:
+    """A run is resumed on the data that it began with."""
+
+    @pytest.fixture
+    def digits(self):
+        return load_digits().subset(torch.arange(900))
+
+    def cut(self, folder, digits, stop_after):
+        with pytest.raises(Interrupted):
+            fit(digits, out=folder, listener=stop_after(2), **SMALL)
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            (lambda data: data.subset(torch.arange(900).flip(0)), "inputs of the train split"),
+            (lambda data: replace(data, inputs=data.inputs * 0.5), "inputs of the train split"),
+            (lambda data: replace(data, targets=9 - data.targets), "labels of the train split"),
+        ],
+        ids=["permuted rows", "changed features", "swapped labels"],
+    )
+    def test_a_change_is_named_and_nothing_is_written(self, tmp_path, digits, change, what, stop_after):
+        self.cut(tmp_path, digits, stop_after)
+        before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+        with pytest.raises(RunFolderError, match=f"the data have changed since this run began.*{what}"):
+            fit(change(digits), out=tmp_path, existing="resume", **SMALL)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+    def test_equal_data_resume(self, tmp_path, digits, stop_after):
+        self.cut(tmp_path, digits, stop_after)
+        fit(replace(digits, inputs=digits.inputs.clone()), out=tmp_path, existing="resume", **SMALL)
+
+
+def test_results_do_not_depend_on_the_log(tmp_path, stop_after):
+    settings = {**SMALL, "methods": ("fixed", "ala", "random-walk"), "iterations": 400, "children": 6}
+    whole = fit("digits-lt", out=tmp_path / "whole", **settings)
+    with pytest.raises(Interrupted):
+        fit("digits-lt", out=tmp_path / "cut", listener=stop_after(30), **settings)
+    (tmp_path / "cut" / "metrics.jsonl").unlink()
+    listener = stop_after(1000)
+    resumed = fit("digits-lt", out=tmp_path / "cut", existing="resume", listener=listener, **settings)
+    assert resumed.learnable is not None
+    assert resumed.learnable == whole.learnable
+    assert any("30 of 30 steps of mlp-16 are missing" in sentence for sentence in listener.sentences)
+
+
+def test_the_log_is_on_disk_before_the_checkpoint(tmp_path, monkeypatch):
+    order = []
+    sync, save = RunFolder.sync_log, runner.save_checkpoint
+    monkeypatch.setattr(RunFolder, "sync_log", lambda folder: order.append("log") or sync(folder))
+    monkeypatch.setattr(runner, "save_checkpoint", lambda *of: order.append("checkpoint") or save(*of))
+    fit("digits-lt", out=tmp_path / "run", **SMALL)
+    assert order == ["log", "checkpoint"] * (len(order) // 2)
 
 
 def test_a_run_that_diverged_may_resume_at_a_lower_rate(tmp_path, stop_after):

@@ -49,6 +49,51 @@ def test_a_run_shorter_than_it_was_said_to_be(problem: Any) -> None:
     assert heard(whole.best_state_dict) == []
 
 
+class TestOneBatchThatIsNotFinite:
+    """The averages of the weights are those from before, so that measuring and Φ go on."""
+
+    def run(self, problem: Any, poison: Callable[[nn.Module], None], after: int = 7) -> tuple[la.Aligner, list[str]]:
+        aligner = problem.aligner(total_steps=after + 12)
+        model = problem.train(aligner, after)
+
+        def rest() -> None:
+            poison(model)
+            problem.train(aligner, 12, start=after, model=model)
+
+        return aligner, heard(rest)
+
+    def test_nan_gradients(self, problem: Any) -> None:
+        def poison(model: nn.Module) -> None:
+            with torch.no_grad():
+                model[0].weight.fill_(torch.nan)
+
+        aligner, said = self.run(problem, poison)
+        assert len(said) == 1
+        assert said[0].startswith("step: the model's weights were NaN or inf in the 3 iterations before 9")
+        assert len(aligner.history) == 6
+        assert all(tensor.isfinite().all() for tensor in aligner.best_state_dict().values())
+        assert aligner.history.metric.isfinite().all()
+
+    def test_batch_statistics(self, problem: Any) -> None:
+        aligner, said = self.run(problem, lambda model: model[1].running_mean.fill_(torch.inf))
+        assert len(said) == 1
+        assert aligner.history.metric.isfinite().all()
+
+    def test_weights_that_are_good_again_are_averaged_again(self, problem: Any) -> None:
+        aligner = problem.aligner()
+        model = problem.train(aligner, 7)
+        good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with torch.no_grad():
+            model[0].weight.fill_(torch.inf)
+        heard(lambda: problem.train(aligner, 2, start=7, model=model))
+        before = aligner.get_extra_state()["averaged"]["0.weight"]
+        model.load_state_dict(good)
+        assert heard(lambda: problem.train(aligner, 3, start=9, model=model)) == []
+        after = aligner.get_extra_state()["averaged"]["0.weight"]
+        assert after.isfinite().all()
+        assert not torch.equal(after, before)
+
+
 def losses(aligner: la.Aligner, problem: Any, number: int) -> None:
     logits = torch.randn(4, 3, requires_grad=True)
     for _ in range(number):

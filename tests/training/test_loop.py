@@ -17,7 +17,7 @@ from lossalign.data import BatchStream, Dataset, fit_transform, load_digits, nor
 from lossalign.losses import AdaptiveLoss, AlignedLoss, ClassCorrelationLoss
 from lossalign.metrics import AUROC, BalancedError, FunctionMetric, Metric, WorstClassRecall, error
 from lossalign.models import MLP
-from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, save_checkpoint
+from lossalign.training import LabelledSet, Part, Population, StepRecord, load_checkpoint, loop, past, save_checkpoint
 
 DIGITS = load_digits()
 TRAIN = DIGITS.subset(range(200))
@@ -103,6 +103,7 @@ def build(
     metric: Metric | None = None,
     steps: int = 8,
     tolerant: bool = False,
+    restores: int = 0,
     **sets: Sequence[LabelledSet],
 ) -> Population:
     preset = preset or preset_named("default")
@@ -120,6 +121,7 @@ def build(
         steps=steps,
         generator=generator(0, "minibatch"),
         tolerant=tolerant,
+        restores=restores,
         **given,
     )
 
@@ -301,7 +303,7 @@ def test_memory_is_released_after_the_last_step(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_long_history_keeps_every_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_HISTORY", 100)  # 8 steps of 3 children with 10 parameters are 240
+    monkeypatch.setattr(past, "_NUMBERS", 100)  # 8 steps of 3 children with 10 parameters are 240
     population, resumed = build(), build()
     for _ in range(5):
         population.step()
@@ -355,6 +357,92 @@ def test_who_failed_and_inherits_is_judged_again(engine: str) -> None:
     assert record.loss.isfinite().all()
     assert float(record.metric[1]) < 0.8, "it goes on from the weights of child 0"
     assert population.failed.tolist() == [False, True, False], "it is still told that it failed"
+
+
+def spoil(population: Population, child: int) -> None:
+    """One child's weights are NaN, as after a NaN gradient."""
+    state = population.children.training_state(child)
+    broken = {name: weights * torch.nan for name, weights in state["weights"].items()}
+    population.children.load_training_state(child, {**state, "weights": broken})
+
+
+class TestRestored:
+    """A child that diverges starts again from its best weights under its initial Φ, and others do not notice."""
+
+    @pytest.mark.parametrize("engine", ["sequential", "vmap", "fused"])
+    def test_it_trains_on_and_the_others_are_the_same(self, engine: str) -> None:
+        constant = [Constant(0.5, 0.5, 0.5) for _ in range(2)]
+        population, whole = (build(engine, controllers=[each], tolerant=True, restores=3) for each in constant)
+        for other in (population, whole):
+            other.step()
+        best = population.children.child_state(1, "best")
+        spoil(population, 1)
+        record, expected = population.step(), whole.step()
+        assert record.logs["restored"].tolist() == [0, 1, 0]
+        assert record.loss.isnan().tolist() == [False, True, False]
+        state = population.children.training_state(1)
+        for name in state["weights"]:
+            assert torch.equal(state["weights"][name], best[name])
+        assert not any(momentum.any() for momentum in state["momenta"].values())
+        record, expected = population.step(), whole.step()
+        assert record.loss.isfinite().all()
+        torch.testing.assert_close(record.loss[[0, 2]], expected.loss[[0, 2]])
+        assert population.failed.tolist() == [False, True, False]
+
+    def test_its_phi_is_the_initial_one(self) -> None:
+        population = build(tolerant=True, restores=3, preset=preset_named("default", inherit_every=0, reset=None))
+        for _ in range(3):
+            population.step()
+        spoil(population, 1)
+        population.step()
+        phi = torch.cat([owner.controller.phi for owner in population.owners])
+        assert not phi[1].any()
+        assert phi[[0, 2]].any()
+
+    def test_it_is_retired_when_it_fails_again_and_again(self) -> None:
+        population = build(tolerant=True, restores=2)
+        seen = []
+        for step in range(7):
+            if step:
+                spoil(population, 1)
+            logs = population.step().logs
+            seen.append([float(logs[name][1]) if name in logs else 0 for name in ("restored", "retired")])
+        assert seen == [[0, 0], [1, 0], [1, 0], [0, 1], [0, 0], [0, 0], [0, 0]]
+
+    def test_one_without_finite_best_weights_is_retired_at_once(self) -> None:
+        population = build(spoiled={1: 0}, tolerant=True, restores=2)
+        assert population.step().logs["retired"].tolist() == [0, 1, 0]
+        assert population.step().metric.isfinite().all()
+
+    def test_a_metric_that_is_not_finite_for_one_child_is_no_reason_to_stop(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        population, measure, calls = build(tolerant=True, restores=2), loop.measure, []
+
+        def once_not_finite(metric: Metric, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
+            calls.append(outputs)
+            if len(calls) == 1:
+                raise NonFiniteError("its metric is not finite", child=1)
+            return measure(metric, outputs, targets, step)
+
+        monkeypatch.setattr(loop, "measure", once_not_finite)
+        assert population.step().metric.isfinite().all()
+        assert not calls[1][1].any()
+        assert population.failed.tolist() == [False, True, False]
+
+    def test_a_run_resumes_with_what_was_restored(self) -> None:
+        whole, cut = (build(tolerant=True, restores=1) for _ in range(2))
+        for population in (whole, cut):
+            population.step()
+            spoil(population, 1)
+            population.step()
+        resumed = build(tolerant=True, restores=1)
+        resumed.load_state_dict(cut.state_dict())
+        for population in (whole, resumed):
+            spoil(population, 1)
+        assert_same_record(resumed.step(), whole.step())
+        for population in (whole, resumed):
+            assert population.state_dict()["diverged"]["retired"].tolist() == [False, True, False]
 
 
 def test_when_all_fail_even_a_tolerant_population_stops() -> None:

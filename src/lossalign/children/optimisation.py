@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError
+from lossalign.core.values import Checked
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimisation:
+class Optimisation(Checked):
     """How children are trained, the same for every method."""
 
     iterations: int
@@ -38,6 +39,7 @@ class Optimisation:
     """``bfloat16``: forward passes under autocast."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.iterations < 1:
             raise InputError(f"iterations={self.iterations}: train for at least 1.")
         if self.learning_rate <= 0:

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from lossalign.core import InputError, Ranks
+from lossalign.core import InputError, RankError, Ranks
 
-TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for another. torchrun ends all if a process dies; this is for a lost network connection."""
+JOINING = timedelta(seconds=50)
+"""How long a rank waits for the others to join; afterwards ``rank_timeout`` holds."""
 
 
 def launched() -> bool:
@@ -36,14 +36,36 @@ def joined() -> Iterator[Ranks]:
     if not launched():
         yield Ranks()
         return
-    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
-    # torchrun keeps its store over restarts, with the addresses of processes that have exited.
-    own = PrefixStore(f"lossalign/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    own, rank, count = _meet()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=JOINING)
     ranks = Ranks.current()
     yield ranks
     ranks.exchange(lambda: None)  # no rank exits while another still reads from it
+
+
+def _meet() -> tuple[PrefixStore, int, int]:
+    """The store in which all ranks have met, this rank, and their number."""
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+    try:
+        store, rank, count = next(rendezvous("env://", timeout=JOINING))
+    except (RuntimeError, ValueError) as error:
+        raise RankError(
+            f"rank {os.environ['RANK']} cannot meet the others at {where}; start all ranks at once, check that the "
+            f"port is free there and that this machine reaches it ({str(error).splitlines()[0][:120]} …)."
+        ) from error
+    # torchrun keeps its store over restarts, with the addresses of processes that have exited.
+    own = PrefixStore(f"lossalign/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    own.set(f"joined/{rank}", "")
+    try:
+        own.wait([f"joined/{other}" for other in range(count)], JOINING)
+    except RuntimeError as error:
+        missing = [str(other) for other in range(count) if not own.check([f"joined/{other}"])]
+        raise RankError(
+            f"{len(missing)} of {count} ranks have not come to {where} within {JOINING.seconds} seconds "
+            f"({', '.join(missing)}); start all of them at once, or fewer."
+        ) from error
+    return own, rank, count
 
 
 def take_gpu(device: str) -> None:

@@ -19,7 +19,7 @@ from lossalign.cli.flags import Asked, parse
 from lossalign.cli.launch import is_first, joined, launched, leave, take_gpu
 from lossalign.cli.progress import ProgressListener
 from lossalign.cli.tables import print_result
-from lossalign.core import VERSION, InputError, Interrupted, LossalignError
+from lossalign.core import VERSION, InputError, Interrupted, LossalignError, RankError
 from lossalign.experiments import TASKS, write_recipe
 
 USAGE = f"""usage: lossalign COMMAND …
@@ -40,6 +40,9 @@ or a recipe FILE.toml that names its task and any flags.
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for Φ
     try:
         code = run_command(sys.argv[1:])
     except SystemExit as asked:  # help was shown, or a flag is wrong
@@ -65,8 +68,10 @@ def run_command(args: list[str]) -> int:
         again = shlex.join([*(arg for arg in args if arg not in ("--overwrite", "--resume")), "--resume"])
         command = f"torchrun … -m lossalign {again}" if launched() else f"lossalign {again}"
         messages.print(f"{interrupted} Command: {command}", highlight=False, markup=False, soft_wrap=True)
-        return 130
+        return 128 + interrupted.signal
     except LossalignError as error:
+        if isinstance(error, RankError):
+            messages.quiet = False  # the first rank may be the one that does not answer
         messages.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         return 2
     except BrokenPipeError:
@@ -98,11 +103,11 @@ def _dispatch(args: list[str], messages: Console) -> int:
         return 0
     command, rest = args[0], args[1:]
     if command == "data":
-        return data.main(rest, Console())
+        return data.main(rest, Console(markup=False))
     if command == "policy":
-        return policy.main(rest, Console())
+        return policy.main(rest, Console(markup=False))
     if command == "list":
-        return listing.main(rest, Console())
+        return listing.main(rest, Console(markup=False))
     if command not in ("train", "compare"):
         raise InputError(f"command {command!r} is unknown; choose from train, compare, list, data, policy.")
     if not rest or rest[0] in ("-h", "--help"):
@@ -121,6 +126,7 @@ def _train(command: str, task: str, args: list[str], messages: Console) -> int:
             if ranks.first:
                 print(write_recipe(asked.config), end="")
             return 0
+        ranks.wait_at_most(asked.config.compute.rank_timeout)
         ranks.guarded(lambda: take_gpu(asked.config.compute.device))
         result = train(asked.config, asked.out, existing=asked.existing, final=asked.final, listener=listener)
     if not ranks.first:
@@ -128,7 +134,7 @@ def _train(command: str, task: str, args: list[str], messages: Console) -> int:
     if asked.json:
         print(json.dumps(result.to_json()))
     else:
-        print_result(result, Console())
+        print_result(result, Console(markup=False))
     return 0
 
 

@@ -11,25 +11,27 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lossalign.core import Ranks
+from lossalign.core import Interrupted, Ranks
 from lossalign.experiments import Arm, Experiment
 from lossalign.runs import Listener
 from lossalign.training import StepRecord
 
 PLAIN_SECONDS = 60.0
 """Seconds between two lines where there is no terminal."""
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SLOW_START = 5.0
 """Seconds before the first step from which their number is printed: compiling, mostly."""
 
 
 class ProgressListener(Listener):
-    """Shows progress and messages, and stops after the current step on Ctrl-C."""
+    """Shows progress and messages, and stops after the current step when it is asked to."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._total, self._taken = 0, 0
         self._began = self._spoke = clock()
-        self._asked_to_stop = False
+        self._asked: int | None = None
+        self._phase = "preparing"
         self._percent = False
         self._metric = ""
         self._done_before = 0
@@ -47,6 +49,7 @@ class ProgressListener(Listener):
 
     def started(self, experiment: Experiment, steps_done: int) -> None:
         """Print one line with task, methods, steps and engine."""
+        self._phase = "training"
         config, populations = experiment.config, experiment.populations
         self._total = sum(population.steps for population in populations.values())
         self._taken, self._began = steps_done, self._clock()
@@ -87,24 +90,48 @@ class ProgressListener(Listener):
         self._console.print(sentence, highlight=False, soft_wrap=True, markup=False)
 
     def stop(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._asked_to_stop
+        """Whether a signal asked for it."""
+        return self._asked is not None
+
+    def trained(self) -> None:
+        """Nothing is left to checkpoint."""
+        self._phase = "scoring"
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the bar; the first Ctrl-C asks for a checkpoint, the second stops at once."""
+        """Show the bar; Ctrl-C, SIGTERM and SIGHUP ask for a checkpoint, and stop at once when they come again.
+
+        Raises:
+            Interrupted: by SIGTERM or SIGHUP while there is nothing to checkpoint; it carries the signal, as one that
+                was raised after a checkpoint does.
+        """
 
         def ask(number: int, frame: FrameType | None) -> None:
-            self._asked_to_stop = True
-            signal.signal(signal.SIGINT, before)
+            signal.signal(number, before[number])
+            if number == signal.SIGINT and self._phase == "scoring":
+                self.said(
+                    "Training is finished and saved; its scores come in a moment. Press Ctrl-C again to stop now."
+                )
+                return
+            alone = Ranks.current().count == 1  # the others wait for this one at the end of the step
+            if alone and number != signal.SIGINT and self._phase != "training":
+                raise Interrupted(f"stopped while {self._phase}; resume with --resume.", number)
+            self._asked = number
             self.said("Stopping after this step, with a checkpoint. Press Ctrl-C again to stop at once.")
 
-        before = signal.signal(signal.SIGINT, ask)
+        before = {number: signal.getsignal(number) for number in _STOPPING}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, ask)
         try:
             yield
+        except Interrupted as interrupted:
+            interrupted.signal = self._asked or interrupted.signal
+            raise
         finally:
             self._progress.stop()
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _opening(experiment: Experiment, ranks: int) -> str:

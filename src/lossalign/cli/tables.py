@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 
 from rich import box
 from rich.console import Console
@@ -107,5 +108,5 @@ def print_result(result: Result, console: Console) -> None:
         console.print("The selection split also picked these weights; score the test split once with --final.")
     for path in result.files:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
-    if not any(path.suffix == ".png" for path in result.files):
-        console.print("No figures: they need matplotlib, `pip install 'lossalign\\[report]'`.")
+    if find_spec("matplotlib") is None:
+        console.print("No figures: they need matplotlib, `pip install 'lossalign[report]'`.", markup=False)

@@ -258,9 +258,13 @@ class LearningController:
         lost = far_behind(self._by_policy(metric), self._preset.reset).flatten()
         if lost.any():
             lost = lost & (self._phi != self._initial).any(1).cpu()
-            self._phi = torch.where(lost.to(self._device)[:, None], self._initial, self._phi)
-            self._replay.forget(self._by_policy(lost))
+            self.restart(lost)
         return lost
+
+    def restart(self, lost: Tensor) -> None:
+        """Give some children [G · n] their initial Φ back, and forget what was decided for them."""
+        self._phi = torch.where(lost.to(self._device)[:, None], self._initial, self._phi)
+        self._replay.forget(self._by_policy(lost))
 
     @property
     def parents(self) -> Tensor | None:

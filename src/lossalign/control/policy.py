@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lossalign.control.state import StateLayout
 from lossalign.core import VERSION, InputError, log_softmax
+from lossalign.core.values import check_value
 
 ACTIONS = 3
 """−β, 0, +β."""
@@ -151,22 +152,51 @@ class Policy(nn.Module):
         try:
             with safe_open(path, framework="pt") as file:
                 described = json.loads((file.metadata() or {})["lossalign"])
-                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if described.get("version", 1) > _VERSION:
-                raise InputError(
-                    f"policy: {path} has format version {described['version']}, this lossalign reads up to {_VERSION}; "
-                    "install a newer lossalign."
-                )
-            about = described.get("about") and PolicyAbout.from_json(described["about"])
-            layout = StateLayout(**described["layout"])
-            policy = cls(layout, described["hidden"], generator=torch.Generator(), about=about)
+                layout, hidden, about = _read_description(described, path)
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                if shapes != _shapes(layout, hidden):  # before anything of the size that it claims is allocated
+                    raise ValueError("its tensors are not of the shapes that it says")
+                weights = {name: file.get_tensor(name) for name in shapes}
+            policy = cls(layout, hidden, generator=torch.Generator(), about=about)
             policy.load_state_dict(weights)
-        except (SafetensorError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
+        except InputError:
+            raise
+        except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, OSError) as error:
             raise InputError(
                 f"policy: {path} is not a lossalign policy ({error.__class__.__name__}); give a file that Policy.save "
                 "wrote."
             ) from error
+        if not all(bool(weight.isfinite().all()) for weight in weights.values()):
+            raise InputError(f"policy: {path} holds NaN or inf; give a policy of a run that did not diverge.")
         return policy
+
+
+def _read_description(
+    described: dict[str, Any], path: str | Path
+) -> tuple[StateLayout, tuple[int, ...], PolicyAbout | None]:
+    """Layout of the state, sizes of the hidden layers, and what a policy was learned on."""
+    if described.get("format", _FORMAT) != _FORMAT:
+        raise InputError(f"policy: {path} has the format {described['format']!r}; give a file that Policy.save wrote.")
+    check_value("version", described.get("version", 1), int)
+    if described.get("version", 1) > _VERSION:
+        raise InputError(
+            f"policy: {path} has format version {described['version']}, this lossalign reads up to {_VERSION}; "
+            "install a newer lossalign."
+        )
+    layout = StateLayout(**described["layout"])
+    for name, hint in (("statistics", int), ("history", int), ("sensitivity", bool), ("prior", bool)):
+        check_value(f"policy: {path}: {name}", getattr(layout, name), hint)
+    hidden = tuple(described["hidden"])
+    check_value(f"policy: {path}: hidden", hidden, tuple[int, ...])
+    return layout, hidden, described.get("about") and PolicyAbout.from_json(described["about"])
+
+
+def _shapes(layout: StateLayout, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a policy's weights by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, (inputs, outputs) in enumerate(pairwise((layout.size, *hidden, ACTIONS))):
+        shapes |= {f"layers.{2 * number}.weight": (outputs, inputs), f"layers.{2 * number}.bias": (outputs,)}
+    return shapes
 
 
 def prior_logits(states: Tensor) -> Tensor:

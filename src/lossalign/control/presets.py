@@ -12,6 +12,7 @@ from typing import Any, Literal
 from lossalign.control.reward import Evaluation
 from lossalign.control.state import StateLayout
 from lossalign.core import InputError
+from lossalign.core.values import Checked
 
 _RANGES = (
     ("weight_average", 0.1, 1000.0),
@@ -50,7 +51,7 @@ RENAMED_OPTIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Preset(Checked):
     """Every option of the controller."""
 
     loss: str
@@ -120,6 +121,7 @@ class Preset:
     """Most parameters kept for each child and step in the replay memory; of more, a random part is kept."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in (
             "evaluations",
             "horizon",

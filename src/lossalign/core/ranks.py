@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -98,7 +100,7 @@ class Ranks:
             return [work()]
         mine, error = self._attempt(work)
         answers: list[Any] = [None] * self.count
-        with _connected():
+        with self._connected():
             dist.all_gather_object(answers, mine)
         _raise_first(error, [sent for sent, _ in answers])
         return [value for _, value in answers]
@@ -119,7 +121,7 @@ class Ranks:
             return work()
         mine, error = self._attempt(work) if self.rank == rank else (None, None)
         mail: list[Any] = [mine]
-        with _connected():
+        with self._connected():
             dist.broadcast_object_list(mail, src=rank)
         sent, value = mail[0]
         _raise_first(error, [sent])
@@ -131,7 +133,7 @@ class Ranks:
         if self.count == 1:
             return items
         parts: list[Any] | None = [None] * self.count if self.first else None
-        with _connected():
+        with self._connected():
             dist.gather_object(items, parts, dst=0)
         return [item for part in parts or [] for item in part]
 
@@ -149,9 +151,27 @@ class Ranks:
         if len(sent) < max(sizes):
             sent = torch.cat([sent, sent.new_zeros(max(sizes) - len(sent), *sent.shape[1:])])
         parts = [torch.empty_like(sent, memory_format=torch.contiguous_format) for _ in sizes]
-        with _connected():
+        with self._connected():
             dist.all_gather([_bytes(part) for part in parts], _bytes(sent))
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.device)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, raise ``RankError`` where a rank does not answer for so long."""
+        if self.count > 1:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), None)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Names the ranks that do not answer. Each says in the group's store how far it is."""
+        store, number = dist.distributed_c10d._get_default_store(), next(_CALLS)
+        store.set(f"lossalign/at/{self.rank}", str(number))
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankError(
+                f"{_silent(store, number, self.count)} has exited or does not answer; resume from the last checkpoint "
+                f"with --resume, or let `torchrun --max-restarts` do so ({str(error)[:120]} …)."
+            ) from error
 
     def _attempt(self, work: Callable[[], T]) -> tuple[tuple[LossalignError | None, T | None], Exception | None]:
         try:
@@ -177,15 +197,21 @@ def _named(error: Exception, rank: int) -> LossalignError:
     return named
 
 
-@contextmanager
-def _connected() -> Iterator[None]:
+_CALLS = itertools.count()
+"""Of this process; all ranks call in the same order, so that one with a smaller number is behind."""
+
+
+def _silent(store: Any, number: int, count: int) -> str:
+    """The ranks that have not come to call ``number``, in words."""
     try:
-        yield
-    except RuntimeError as error:
-        raise RankError(
-            "another rank has exited or does not answer; resume from the last checkpoint with --resume, or let "
-            f"`torchrun --max-restarts` do so ({str(error)[:120]} …)."
-        ) from error
+        keys = [f"lossalign/at/{rank}" for rank in range(count)]
+        at = [int(store.get(key)) if store.check([key]) else -1 for key in keys]
+    except RuntimeError:  # its host has exited too
+        at = []
+    behind = [str(rank) for rank, call in enumerate(at) if call < number]
+    if not behind:
+        return "another rank"
+    return f"rank {behind[0]}" if len(behind) == 1 else f"one of the ranks {', '.join(behind)}"
 
 
 def _carrier(device: torch.device) -> torch.device:

@@ -3,6 +3,7 @@
 from lossalign.data.cifar import load_cifar10, load_cifar100
 from lossalign.data.class_splits import split_classes
 from lossalign.data.dataset import Dataset, Examples, Pairs
+from lossalign.data.digest import SplitDigests, changed
 from lossalign.data.digits import load_digits, load_turned_digits
 from lossalign.data.fetch import check, fetch
 from lossalign.data.folders import load_image_folder
@@ -33,10 +34,12 @@ __all__ = [
     "PublishedFile",
     "Source",
     "SourceSettings",
+    "SplitDigests",
     "Splits",
     "StreamedBatches",
     "Transform",
     "augment",
+    "changed",
     "check",
     "fetch",
     "fit_transform",

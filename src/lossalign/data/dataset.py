@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lossalign.core import InputError
+from lossalign.data.digest import Digests, digest_of, row_digests
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +62,19 @@ class Examples(ABC):
     @abstractmethod
     def load(self) -> Dataset:
         """The same examples, in memory."""
+
+    def row_digests(self) -> Digests:
+        """The digest of each input [n, 16]."""
+        return row_digests(self.load().inputs)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digests of the inputs and of the labels, in their order."""
+        about = f"{self.dtype} {self.input_shape}".encode()
+        return {
+            "inputs": digest_of(about, self.row_digests().tobytes()),
+            "labels": digest_of(self.targets.cpu().numpy().tobytes()),
+        }
 
     def _checked(self, indices: Tensor | Sequence[int]) -> Tensor:
         at = torch.as_tensor(indices, dtype=torch.int64, device=self.targets.device)

@@ -8,8 +8,10 @@ import os
 import re
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,8 @@ Progress = Callable[[int, "int | None"], None]
 
 _BLOCK = 1 << 18
 _TIMEOUT = 60.0
+"""Seconds without a byte, or with fewer than ``_SLOWEST``, after which a transfer is given up; it can be resumed."""
+_SLOWEST = 1 << 14
 
 
 def fetch(name: str | Source, root: str | Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
@@ -42,13 +46,14 @@ def fetch(name: str | Source, root: str | Path, progress: Progress | None = None
         return source.locate(root)
     root.mkdir(parents=True, exist_ok=True)
     part = root / f"{source.archive}.part"
-    if not (part.is_file() and _digests_match(part, source)):
-        _download(f"{(base_url or source.base_url).rstrip('/')}/{source.archive}", part, progress)
-        if not _digests_match(part, source):
+    if not (part.is_file() and not _wrong_digests(part, source)):
+        _download(f"{(base_url or source.base_url).rstrip('/')}/{source.archive}", part, _largest(source), progress)
+        wrong = _wrong_digests(part, source)
+        if wrong:
             part.unlink()
             raise InputError(
-                f"{source.archive}: the digest of the download is not the published one, so it was removed; download "
-                f"{source.name} again, or from another base_url."
+                f"{source.archive}: the digest of the download is not the published one ({wrong}), so it was removed; "
+                f"download {source.name} again, or from another base_url."
             )
     folder = _unpack(part, source, root)
     part.unlink()
@@ -93,26 +98,46 @@ def _digest(path: Path, kind: str) -> str:
     return digest.hexdigest()
 
 
-def _digests_match(path: Path, source: Source) -> bool:
+def _wrong_digests(path: Path, source: Source) -> str:
+    """The digests that are not as published, each with both values; empty if all are right."""
     published = {"sha256": source.sha256, "md5": source.md5}
-    return all(_digest(path, kind) == value for kind, value in published.items() if value)
+    found = {kind: _digest(path, kind) for kind, value in published.items() if value}
+    return ", ".join(
+        f"{kind} {value} instead of {published[kind]}" for kind, value in found.items() if value != published[kind]
+    )
 
 
-def _download(url: str, part: Path, progress: Progress | None) -> None:
+def _largest(source: Source) -> int:
+    """Most bytes of its archive; compressed files are hardly ever larger than plain ones."""
+    return 2 * sum(published.size for published in source.files.values()) + 2**20
+
+
+def _download(url: str, part: Path, largest: int, progress: Progress | None) -> None:
     """Download the file at ``url`` into ``part``; if the transfer breaks, ``part`` is kept."""
     try:
         with _open(url, part) as response:
-            start = _start_of(response)
+            start = _start_of(response, part.stat().st_size if part.is_file() else 0)
             length = response.headers.get("Content-Length")
-            total = None if length is None else start + int(length)
-            done = start
+            total = start + int(length) if length is not None and length.isdecimal() else None
+            done, seen, since = start, start, time.monotonic()
             with part.open("ab") as file:
                 file.truncate(start)
-                while block := response.read(_BLOCK):
+                while block := response.read1(_BLOCK):
                     file.write(block)
                     done += len(block)
+                    if done > largest or (total or 0) > largest:
+                        raise _TooLarge
+                    if time.monotonic() - since > _TIMEOUT:
+                        if done - seen < _SLOWEST:
+                            raise TimeoutError(f"{done - seen} bytes in {_TIMEOUT:.0f} seconds")
+                        seen, since = done, time.monotonic()
                     if progress is not None:
                         progress(done, total)
+    except _TooLarge:
+        part.unlink()
+        raise InputError(
+            f"{url}: it is larger than {largest:,} bytes, so it is not what was published; use another base_url."
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         raise InputError(
             f"{url}: the transfer failed ({error}); run it again to resume, or download the file "
@@ -120,6 +145,10 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
         ) from error
     if total is not None and done < total:
         raise InputError(f"{url}: the transfer stopped at {done} of {total} bytes; run it again to resume.")
+
+
+class _TooLarge(Exception):
+    """More bytes than an archive can have."""
 
 
 def _open(url: str, part: Path) -> http.client.HTTPResponse:
@@ -137,10 +166,13 @@ def _open(url: str, part: Path) -> http.client.HTTPResponse:
     return response
 
 
-def _start_of(response: http.client.HTTPResponse) -> int:
-    """The position in the file of the first byte of this response."""
-    span = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(span[1]) if span and response.status == http.client.PARTIAL_CONTENT else 0
+def _start_of(response: http.client.HTTPResponse, have: int) -> int:
+    """The position in the file of the first byte of this response, at most behind the bytes that are there."""
+    span = re.match(r"bytes (\d{1,18})-", response.headers.get("Content-Range", ""))
+    start = int(span[1]) if span and response.status == http.client.PARTIAL_CONTENT else 0
+    if start > have:
+        raise http.client.HTTPException(f"the server sends bytes from {start:,} on, and {have:,} are there")
+    return start
 
 
 def _unpack(archive: Path, source: Source, root: Path) -> Path:
@@ -149,7 +181,7 @@ def _unpack(archive: Path, source: Source, root: Path) -> Path:
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(name, filter="data")
-        except tarfile.TarError as error:
+        except (tarfile.TarError, zlib.error, EOFError) as error:
             archive.unlink()
             raise InputError(f"{source.archive}: cannot be unpacked safely ({error}); it was removed.") from error
         problems = check(source, name)

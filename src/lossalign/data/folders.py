@@ -56,7 +56,15 @@ def list_images(path: Path, size: int | None) -> list[Path]:
         raise InputError(f"{path}: there is no such folder; check the path.")
     if size is not None and size < 1:
         raise InputError(f"size={size}: give a side in pixels, 1 or more, or None to keep images as they are.")
-    return sorted(f for f in path.glob("*/*") if f.suffix.lower() in _SUFFIXES and not f.parent.name.startswith("."))
+    folders = [folder for folder in _listed(path) if folder.is_dir() and not folder.name.startswith(".")]
+    return sorted(file for folder in folders for file in _listed(folder) if file.suffix.lower() in _SUFFIXES)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: it cannot be read ({error.strerror}); change its permissions.") from error
 
 
 def label_images(path: Path, files: list[Path], unreadable: list[Path]) -> tuple[tuple[str, ...], Tensor]:
@@ -79,6 +87,8 @@ def label_images(path: Path, files: list[Path], unreadable: list[Path]) -> tuple
 
 def read_image(file: Path, size: int | None) -> Tensor:
     """One upright RGB image [3, H, W], uint8."""
+    if not file.is_file():
+        raise OSError("not a file")  # a named pipe would never end
     with Image.open(file) as opened:
         image = ImageOps.exif_transpose(opened)
         if image.mode.startswith("I;16"):  # Pillow would clip 16 bits to white

@@ -22,6 +22,7 @@ from torch.utils import data as torch_data
 
 from lossalign.core import InputError
 from lossalign.data.dataset import Dataset, Examples
+from lossalign.data.digest import BYTES, Digests, row_digests
 from lossalign.data.folders import UNREADABLE, label_images, list_images, load_image_folder, read_image
 from lossalign.data.registry import DATA_SOURCES, Loaded, SourceSettings
 from lossalign.data.streams import Draws, make_batch
@@ -29,9 +30,10 @@ from lossalign.data.transforms import Transform
 
 Pixels = npt.NDArray[np.uint8]
 
-_FORMAT = 1
+_FORMAT = 2
 """Version of the files of decoded images; another one is decoded again."""
 _DECODED_AT_ONCE = 64
+_CHECKED_AT_ONCE = 256
 _READERS = 8
 _AHEAD = 2
 
@@ -46,10 +48,12 @@ class MappedImages(Examples):
         class_names: one name for each class.
         pixels: all images of the file [m, 3, size, size].
         rows: the rows of ``pixels`` in this set, in order [n].
+        pixel_digests: the digest of each image of the file [m, 16].
     """
 
     pixels: Pixels = field(repr=False)
     rows: Tensor = field(repr=False)
+    pixel_digests: Digests = field(repr=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -71,6 +75,10 @@ class MappedImages(Examples):
         # with mode="raise" numpy fills a second array first, to leave out unchanged if an index is wrong
         np.take(self.pixels, self.rows[indices].numpy(), axis=0, out=out.numpy(), mode="clip")
         return out
+
+    def row_digests(self) -> Digests:
+        """The digest of each image [n, 16]; nothing is read."""
+        return np.take(self.pixel_digests, self.rows.numpy(), axis=0)
 
     def chunks(self, size: int) -> Iterator[Tensor]:
         """All images, at most ``size`` at a time, in the order of the file."""
@@ -118,8 +126,8 @@ def open_image_folder(
 def map_image_folder(path: str | Path, size: int, cache: str | Path | None = None) -> MappedImages:
     """The images of :func:`load_image_folder`, decoded by worker processes into a file that is mapped into memory.
 
-    The file is reused as long as the names, sizes and times of the image files are the same, and replaced when they
-    change.
+    The file is reused as long as the names, sizes and times of the image files are the same. It is written again when
+    they change, and when it is damaged: it is compared with the digests in its manifest.
 
     Args:
         path: the folder that holds one folder for each class.
@@ -131,12 +139,19 @@ def map_image_folder(path: str | Path, size: int, cache: str | Path | None = Non
     """
     path = Path(path)
     files = list_images(path, size)
+    label_images(path, files, [])  # a folder without classes is refused before anything is decoded
     folder = path / ".lossalign" if cache is None else Path(cache) / path.resolve().name
     decoded = folder / f"{_digest(path, files, size)}.uint8"
     manifest = decoded.with_suffix(".json")
-    if not (manifest.exists() and decoded.exists()):
+    found = _read_manifest(manifest, decoded, len(files), size)
+    if found is None:
         _decode_all(files, size, decoded, manifest)
-    bad = json.loads(manifest.read_text(encoding="utf-8"))["unreadable"]
+        found = _read_manifest(manifest, decoded, len(files), size)
+    if found is None:
+        raise InputError(
+            f"{decoded}: it does not hold what was written; check the disk or give another folder as cache."
+        )
+    bad, digests = found
     class_names, targets = label_images(path, files, [files[row] for row in bad])
     readable = torch.ones(len(files), dtype=torch.bool)
     readable[bad] = False
@@ -144,9 +159,28 @@ def map_image_folder(path: str | Path, size: int, cache: str | Path | None = Non
         name=path.resolve().name,
         targets=targets,
         class_names=class_names,
-        pixels=np.asarray(np.memmap(decoded, np.uint8, "r", shape=(len(files), 3, size, size))),
+        pixels=_mapped(decoded, len(files), size),
+        pixel_digests=digests,
         rows=readable.nonzero().squeeze(1),
     )
+
+
+def _mapped(decoded: Path, images: int, size: int) -> Pixels:
+    return np.asarray(np.memmap(decoded, np.uint8, "r", shape=(images, 3, size, size)))
+
+
+def _read_manifest(manifest: Path, decoded: Path, images: int, size: int) -> tuple[list[int], Digests] | None:
+    """The rows of unreadable images and the digest of each image; None if a file is missing, cut off or damaged."""
+    try:
+        about = json.loads(manifest.read_text(encoding="utf-8"))
+        bad, digests = list(about["unreadable"]), np.frombuffer(bytes.fromhex(about["digests"]), np.uint8)
+        if decoded.stat().st_size != images * 3 * size * size or not all(0 <= int(row) < images for row in bad):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    pixels = _mapped(decoded, images, size)
+    parts = [row_digests(pixels[at : at + _CHECKED_AT_ONCE]) for at in range(0, images, _CHECKED_AT_ONCE)]
+    return (bad, digests.reshape(-1, BYTES)) if np.array_equal(np.concatenate(parts).ravel(), digests) else None
 
 
 def _digest(path: Path, files: list[Path], size: int) -> str:
@@ -183,26 +217,27 @@ def _write_both(files: list[Path], size: int, decoded: Path, manifest: Path) -> 
     try:
         with part.open("wb") as file:
             file.truncate(needed)
-        bad = _decode_into(part, files, size)
+        bad, digests = _decode_into(part, files, size)
         part.replace(decoded)
-        part.write_text(json.dumps({"unreadable": bad}), encoding="utf-8")
+        part.write_text(json.dumps({"unreadable": bad, "digests": digests}), encoding="utf-8")
         part.replace(manifest)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _decode_into(part: Path, files: list[Path], size: int) -> list[int]:
-    """Decode in worker processes; returns the rows of the images that cannot be read."""
+def _decode_into(part: Path, files: list[Path], size: int) -> tuple[list[int], str]:
+    """Decode in worker processes; returns the rows of the images that cannot be read, and all digests."""
     pieces = _Pieces(part, files, size)
     workers = min(len(pieces), _processors())
     # without its own generator it would use torch's global one
     loader = torch_data.DataLoader(pieces, batch_size=None, num_workers=workers, generator=torch.Generator())
-    return [row for bad in loader for row in bad]
+    done = list(loader)
+    return [row for bad, _ in done for row in bad], "".join(digests for _, digests in done)
 
 
 @dataclass(frozen=True)
-class _Pieces(torch_data.Dataset[list[int]]):
-    """Item i decodes its share of the images into the file and is the list of rows that cannot be read."""
+class _Pieces(torch_data.Dataset[tuple[list[int], str]]):
+    """Item i decodes its share of the images into the file: the rows that cannot be read, and all digests."""
 
     part: Path
     files: list[Path]
@@ -211,7 +246,7 @@ class _Pieces(torch_data.Dataset[list[int]]):
     def __len__(self) -> int:
         return -(-len(self.files) // _DECODED_AT_ONCE)
 
-    def __getitem__(self, piece: int) -> list[int]:
+    def __getitem__(self, piece: int) -> tuple[list[int], str]:
         pixels = np.memmap(self.part, np.uint8, "r+", shape=(len(self.files), 3, self.size, self.size))
         start, bad = piece * _DECODED_AT_ONCE, []
         for row, file in enumerate(self.files[start : start + _DECODED_AT_ONCE], start):
@@ -219,7 +254,7 @@ class _Pieces(torch_data.Dataset[list[int]]):
                 pixels[row] = read_image(file, self.size).numpy()
             except UNREADABLE:
                 bad.append(row)
-        return bad
+        return bad, row_digests(pixels[start : start + _DECODED_AT_ONCE]).tobytes().hex()
 
 
 class _Ahead(NamedTuple):

@@ -13,11 +13,14 @@ import numpy.typing as npt
 import torch
 
 from lossalign.core import InputError
+from lossalign.core.errors import UNREADABLE
 from lossalign.data.dataset import Dataset
 from lossalign.data.registry import DATA_SOURCES, Loaded
 
 _TARGET_NAMES = ("label", "target", "class")  # before "y", which is a coordinate in tables of x, y, label
 _OTHER_TARGET_NAME = "y"
+_EXACT = 2.0**53
+"""Whole numbers beyond this share a float64 with their neighbours."""
 
 
 def load_table(path: str | Path) -> Dataset:
@@ -79,6 +82,9 @@ def _classes(
             raise InputError(
                 f"{path}: labels are not whole numbers (row {row}), which looks like regression; give class labels."
             )
+        if (np.abs(labels) > _EXACT).any():
+            row = rows[int((np.abs(labels) > _EXACT).argmax())]
+            raise InputError(f"{path}: the label of row {row} is beyond 2⁵³, where floats merge; save integers.")
         labels = labels.astype(np.int64)
     names, targets = np.unique(labels, return_inverse=True)
     if len(names) < 2:
@@ -87,11 +93,16 @@ def _classes(
 
 
 def _as_numbers(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Labels as numbers if every one is a number, unchanged if not."""
+    """Labels as numbers if every one is a number, unchanged if not, or if numbers would merge what differs."""
     try:
-        return labels.astype(np.float64)
+        return labels.astype(np.int64)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        numbers = labels.astype(np.float64)
     except ValueError:
         return labels
+    return labels if (np.abs(numbers) > _EXACT).any() else numbers
 
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[int]]:
@@ -103,7 +114,7 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
                     f"{path}: it has {arrays.files}, but not {missing}; save it with np.savez(…, X=…, y=…)."
                 )
             features, labels = arrays["X"], arrays["y"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -124,7 +135,7 @@ def _read_csv(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             numbered = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (ValueError, OSError, MemoryError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as csv ({error}); save it as UTF-8 with commas.") from error
     rows, table = [number for number, _ in numbered], [cells for _, cells in numbered]
     width = len(table[0]) if table else 0

@@ -39,6 +39,8 @@ from lossalign.rivals import Schedule
 from lossalign.training import LabelledSet, Owner, Part, Population
 
 Say = Callable[[str], None]
+RESTORES = 3
+"""How often a child that diverges is restored; none of a comparison is, as that would be part of a method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,13 @@ class Experiment:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes."""
         return next(iter(self.data.values())).train.class_names
+
+    def data_digests(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Digests of inputs and labels, by seed and split."""
+        parts = ("train", "validation", "selection", "test")
+        return {
+            str(seed): {part: getattr(data.splits, part).digests for part in parts} for seed, data in self.data.items()
+        }
 
     def arms_of(self, population: str) -> list[Arm]:
         """The arms of a population, in the order of their rows."""
@@ -338,7 +347,8 @@ class Builder:
             every=config.control.every,
             steps=config.steps,
             generator=generator(config.methods.seed, "minibatch", find_loss(first.loss).stream or first.loss),
-            tolerant=len(config.methods.specs) > 1,
+            tolerant=True,
+            restores=RESTORES if len(config.methods.specs) == 1 else 0,
         )
 
     def _part(self, loss: AdaptiveLoss, arms: list[Arm], learned: Callable[[int, str], Schedule]) -> Part:

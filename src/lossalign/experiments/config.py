@@ -15,11 +15,12 @@ import torch
 from lossalign.children import Compile, Engine, Optimisation
 from lossalign.control import Preset, preset_named
 from lossalign.core import InputError
+from lossalign.core.values import Checked
 from lossalign.experiments.methods import DEFAULT_METHODS, MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Checked):
     """The data set."""
 
     source: str
@@ -35,7 +36,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitConfig:
+class SplitConfig(Checked):
     """The four splits of the examples: train; validation (gives metric, statistics and reward, so it moves the loss
     parameters Φ); selection (picks the best weights); test (scored once, at the end). For retrieval and
     verification, all splits hold different classes."""
@@ -66,6 +67,7 @@ class SplitConfig:
     """Metric learning: number of examples of each class in the validation, selection and test splits; none: all."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.ratio < float("inf"):
             raise InputError(f"ratio={self.ratio}: give largest over smallest class, 1 (not cut) or more.")
         for name, value in vars(self).items():
@@ -78,7 +80,7 @@ class SplitConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Checked):
     """The network."""
 
     name: str = field(metadata={"key": "model"})
@@ -88,7 +90,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimisationConfig:
+class OptimisationConfig(Checked):
     """How every child is trained: SGD with momentum, the same for all methods."""
 
     iterations: int
@@ -115,6 +117,7 @@ class OptimisationConfig:
     """Number format of forward passes; auto: bfloat16 on a GPU, float32 on a CPU."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.iterations < 1:
             raise InputError(f"iterations={self.iterations}: train for at least 1.")
         if self.batch_size < 1:
@@ -127,7 +130,7 @@ class OptimisationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlConfig:
+class ControlConfig(Checked):
     """How the loss parameters Φ are moved: every K iterations (one step) a small network, the policy, moves each
     parameter by −β, 0 or +β; its reward is the change of the metric on the validation split. A preset sets all options
     from loss on; each can be changed alone."""
@@ -149,6 +152,7 @@ class ControlConfig:
     """The options of the preset, after all changes."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         preset_named(self.preset)
         if self.freeze and self.policy in ("auto", "none"):
             raise InputError(
@@ -157,7 +161,7 @@ class ControlConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodsConfig:
+class MethodsConfig(Checked):
     """The methods, and their children and seeds. A child is one network; all children of a method and seed share a
     policy. A seed is one independent replicate with its own split, initial weights and policy."""
 
@@ -172,6 +176,7 @@ class MethodsConfig:
     """The first seed."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.children < 1:
             raise InputError(f"children={self.children}: train at least 1.")
         if self.seeds < 1:
@@ -187,7 +192,7 @@ class MethodsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeConfig:
+class ComputeConfig(Checked):
     """Where and how the run is computed; a resumed run may change this."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -197,10 +202,17 @@ class ComputeConfig:
     can compute the model."""
     compile: Compile = "auto"
     """Whether training iterations are compiled; auto: on a GPU, in runs of 500 iterations or more."""
+    rank_timeout: float = 1800.0
+    """Seconds that a rank of a distributed run waits for another before it stops with an error."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.rank_timeout <= 10**7:
+            raise InputError(f"rank_timeout={self.rank_timeout}: give a number of seconds from 1 to 10,000,000.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Checked):
     """A whole run. ``experiments.tasks.configure`` makes one from a task and changes."""
 
     task: str
@@ -218,6 +230,7 @@ class Config:
     compute: ComputeConfig
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         every, iterations = self.control.every, self.optimisation.iterations
         if not 1 <= every <= iterations:
             raise InputError(

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import InputError
+from lossalign.core.values import parse_value
 from lossalign.experiments.config import (
     ComputeConfig,
     Config,
@@ -27,7 +28,6 @@ from lossalign.experiments.config import (
     SplitConfig,
 )
 from lossalign.experiments.methods import MethodSpec, parse_method
-from lossalign.experiments.values import parse_value
 
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
@@ -145,8 +145,10 @@ def typed(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _typed(key: Key, value: Any) -> Any:
     if key.name == "methods":
-        texts = [value] if isinstance(value, (str, MethodSpec)) else list(value)
-        return tuple(text if isinstance(text, MethodSpec) else parse_method(str(text)) for text in texts)
+        texts = [value] if isinstance(value, (str, MethodSpec)) else value
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, (str, MethodSpec)) for text in texts):
+            raise InputError(f"methods={value!r}: give the name of a method, or several.")
+        return tuple(text if isinstance(text, MethodSpec) else parse_method(text) for text in texts)
     return parse_value(key.name, value, key.hint)
 
 
@@ -186,6 +188,16 @@ def by_key(config: Config) -> dict[str, Any]:
     values |= asdict(values.pop("options"))
     values["methods"] = tuple(spec.text for spec in config.methods.specs)
     return {name: values[name] for name in KEYS}
+
+
+def plain_by_key(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """``by_key`` of what ``to_plain`` wrote, as data alone: no name in it is looked up, as that may import code."""
+    values: dict[str, Any] = {"metric": plain["metric"]}
+    for name, key in KEYS.items():
+        if key.section != "task":
+            section = plain[key.section]
+            values[name] = _tuples((section["options"] if key.owner is Preset else section)[key.field])
+    return values
 
 
 def placeholder(hint: Any) -> str:

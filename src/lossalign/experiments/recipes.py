@@ -28,7 +28,7 @@ def read_recipe(path: str) -> tuple[str, dict[str, Any]]:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"task {path!r}: the recipe file cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or a number or nesting without end
         raise InputError(f"task {path!r}: invalid TOML: {error}") from error
     task = found.pop("task", None)
     if not isinstance(task, str) or is_recipe(task):

@@ -13,6 +13,7 @@ from typing import Any
 
 from lossalign.control import Preset, preset_named
 from lossalign.core import OBJECT, InputError, Registry
+from lossalign.core.values import check_value
 from lossalign.experiments.config import Config
 from lossalign.experiments.keys import OPTIONS, SECTIONS, typed
 from lossalign.experiments.kinds import KINDS
@@ -236,6 +237,7 @@ def configure(task: str, *changes: Mapping[str, Any], usual: Mapping[str, Any] |
         >>> configure("digits-lt", {"children": 4}, {"horizon": "1"}).control.options.horizon
         1
     """
+    check_value("task", task, str)
     layers = [typed(layer, "changes") for layer in changes]
     if is_recipe(task):
         path = task

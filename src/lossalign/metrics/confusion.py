@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
+from lossalign.metrics.check import check_classes
 from lossalign.metrics.registry import METRICS, MetricEntry
 
 
@@ -181,6 +182,7 @@ class ConfusionMetric(Metric):
     @final
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric, a scalar, of outputs [V, C] against labels [V]."""
+        check_classes(self.name, outputs, targets)
         return self.from_counts(confusion_counts(outputs, targets))
 
 
@@ -250,6 +252,7 @@ class WorstExpectedRecall(Metric):
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The lowest expected recall, a scalar, of outputs [V, C] against labels [V]."""
+        check_classes(self.name, outputs, targets)
         return worst_class_recall(class_totals(expected_counts(outputs, targets)))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import Metric
+from lossalign.metrics.check import check_scores
 from lossalign.metrics.registry import METRICS, MetricEntry
 
 Average = Literal["macro", "binary"]
@@ -104,7 +105,7 @@ def log_odds(logits: Tensor) -> Tensor:
     return torch.where(p > 0.5, logits - others, log_p - (-p.clamp(max=0.5)).log1p())
 
 
-def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Tensor, Tensor]:
+def _one_vs_rest(metric: str, outputs: Tensor, targets: Tensor, average: Average) -> tuple[Tensor, Tensor]:
     """Scores and positives, [V] for ``binary``, [C, V] with a row for each class for ``macro``."""
     outputs = outputs.float()
     if average == "macro":
@@ -113,6 +114,7 @@ def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Te
                 f"average='macro' needs outputs [V, C], got {tuple(outputs.shape)}; with one score a sample choose "
                 "average='binary'."
             )
+        check_scores(metric, outputs, targets, outputs.shape[-1])
         if targets.ndim == 2:
             return outputs.T, targets.T > 0
         classes = torch.arange(outputs.shape[-1], device=outputs.device)
@@ -121,6 +123,7 @@ def _one_vs_rest(outputs: Tensor, targets: Tensor, average: Average) -> tuple[Te
         raise InputError(
             f"average='binary' needs outputs [V], [V, 1] or [V, 2], got {tuple(outputs.shape)}; choose average='macro'."
         )
+    check_scores(metric, outputs, targets, 2)
     if outputs.ndim == 2:
         # The difference of two logits ranks like the probability of class 1, and does not saturate.
         outputs = outputs[:, 0] if outputs.shape[-1] == 1 else outputs[:, 1] - outputs[:, 0]
@@ -156,7 +159,7 @@ class AUCPR(Metric):
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The area, a scalar, of outputs [V, C] against labels [V], or with ``macro`` against 0/1 labels [V, C]."""
-        return average_precision(*_one_vs_rest(outputs, targets, self.average)).nanmean()
+        return average_precision(*_one_vs_rest(self.name, outputs, targets, self.average)).nanmean()
 
 
 @final
@@ -183,7 +186,7 @@ class AUROC(Metric):
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The area, a scalar, of outputs [V, C] against labels [V], or with ``macro`` against 0/1 labels [V, C]."""
-        return auroc(*_one_vs_rest(outputs, targets, self.average)).nanmean()
+        return auroc(*_one_vs_rest(self.name, outputs, targets, self.average)).nanmean()
 
 
 METRICS.add("aucpr", "area under the precision-recall curve, mean over classes", MetricEntry(make=AUCPR))

@@ -182,7 +182,7 @@ def _mean_over_queries(parts: Iterable[Tensor]) -> Tensor:
 
 def check_embeddings(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
     """Raise ``InputError`` unless the outputs are embeddings [V, D] with labels [V]."""
-    if outputs.ndim != 2 or targets.ndim != 1:
+    if outputs.ndim != 2 or targets.shape != outputs.shape[:1] or not outputs.numel():
         raise InputError(
             f"metric {metric.name!r} needs embeddings [V, D] and labels [V], got {tuple(outputs.shape)} and "
             f"{tuple(targets.shape)}."

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lossalign.core import InputError
 from lossalign.metrics.base import MeanMetric
+from lossalign.metrics.check import check_classes
 from lossalign.metrics.registry import METRICS, MetricEntry
 
 
@@ -68,6 +69,7 @@ class TopKError(MeanMetric):
         """1 for the samples whose class is not among the first k, 0 for the others [V]."""
         if self.k >= outputs.shape[-1]:
             raise InputError(f"k={self.k}: with {outputs.shape[-1]} classes nothing can be wrong; choose a smaller k.")
+        check_classes(self.name, outputs, targets)
         return missed_by_top_k(outputs, targets, self.k)
 
 

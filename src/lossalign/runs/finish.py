@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -13,57 +13,58 @@ from safetensors.torch import save_file
 from lossalign.core import Ranks
 from lossalign.evaluation import Chosen, Result, Scores, best_child, gallery, score, shown_children, summarise
 from lossalign.experiments import Experiment
-from lossalign.runs.folder import BEST, LEDGER, RESULTS, RETRIEVAL, RunFolder, command
+from lossalign.runs.environment import command
+from lossalign.runs.folder import BEST, LEDGER, RESULTS, RETRIEVAL, RunFolder
 
 
-def finish(folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ranks) -> Result:
-    """Score a trained experiment and write the final files; all ranks score, rank 0 writes."""
-    best = best_child(experiment)
-    files = ranks.on_first(lambda: _write_learned(folder, experiment, best))
-    scores = score(experiment, final=final)
-    shown = shown_children(experiment, best.arm) if experiment.kind.embeds else []
-    return ranks.on_first(lambda: _write_results(folder, experiment, scores, shown, files, final))
-
-
-def _write_learned(folder: RunFolder, experiment: Experiment, best: Chosen) -> list[Path]:
-    histories = [
-        folder.write_phi(name, *population.history_of(name), part.loss.spec)
-        for population in experiment.populations.values()
-        for name, part in population.parts.items()
-    ]
-    return [*histories, *_write_policies(folder, experiment), _write_best(folder, experiment, best)]
-
-
-def _write_results(
-    folder: RunFolder, experiment: Experiment, scores: Scores, shown: list[Chosen], files: list[Path], final: bool
+def finish(
+    folder: RunFolder, experiment: Experiment, *, final: bool, ranks: Ranks, say: Callable[[str], None]
 ) -> Result:
-    if shown:
-        np.savez_compressed(folder.path / RETRIEVAL, **gallery(experiment, shown, final=final))
-    rewards = {name: folder.logged(name, "reward") for name in experiment.populations}
-    more = [RETRIEVAL] * bool(shown) + [RESULTS] + [LEDGER] * final
-    result = replace(
-        summarise(experiment, scores, rewards, final=final),
-        folder=folder.path,
-        files=(*files, *(folder.path / name for name in more)),
-    )
+    """Score a trained experiment and write the final files, all at once; all ranks score, rank 0 writes.
+
+    What pictures alone need comes afterwards: if it cannot be written, ``say`` is called, and the run is finished.
+    """
+    best = best_child(experiment)
+    scores = score(experiment, final=final)
+    result = ranks.on_first(lambda: _write(folder, experiment, best, scores, final))
+    if not experiment.kind.embeds:
+        return result
+    shown = shown_children(experiment, best.arm)
+    more = ranks.on_first(lambda: _write_gallery(folder, experiment, shown, final, say))
+    return replace(result, files=(*result.files, *more))
+
+
+def _write(folder: RunFolder, experiment: Experiment, best: Chosen, scores: Scores, final: bool) -> Result:
+    rewards = {name: population.past.rewards for name, population in experiment.populations.items()}
+    with folder.together() as stage:
+        files = [
+            stage.write_phi(name, *population.history_of(name), part.loss.spec)
+            for population in experiment.populations.values()
+            for name, part in population.parts.items()
+        ]
+        files += [*_write_policies(stage, experiment), _write_best(stage, experiment, best)]
+        names = [*(file.name for file in files), RESULTS, *[LEDGER] * final]
+        result = replace(
+            summarise(experiment, scores, rewards, final=final),
+            folder=folder.path,
+            files=tuple(folder.path / name for name in names),
+        )
+        stage.write(RESULTS, result.to_json())
     if final:
-        _enter_ledger(folder, experiment, result)
-    folder.write(RESULTS, result.to_json())
+        folder.enter(result.to_json(), command())
     return result
 
 
-def _enter_ledger(folder: RunFolder, experiment: Experiment, result: Result) -> None:
-    folder.append(
-        LEDGER,
-        {
-            "begun": folder.identity,
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "command": command(),
-            "task": experiment.config.task,
-            "metric": result.metric,
-            "scores": {name: row.mean for name, row in result.rows.items()},
-        },
-    )
+def _write_gallery(
+    folder: RunFolder, experiment: Experiment, shown: list[Chosen], final: bool, say: Callable[[str], None]
+) -> list[Path]:
+    try:
+        with folder.together() as stage:
+            np.savez_compressed(stage.path / RETRIEVAL, **gallery(experiment, shown, final=final))
+    except OSError as error:
+        say(f"{folder.path / RETRIEVAL} cannot be written ({error}); without it no neighbours can be drawn.")
+        return []
+    return [folder.path / RETRIEVAL]
 
 
 def _write_policies(folder: RunFolder, experiment: Experiment) -> list[Path]:

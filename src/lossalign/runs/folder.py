@@ -7,40 +7,40 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossalign.core import VERSION, InputError, ParameterSpec, RunFolderError
-from lossalign.experiments import Config, Experiment, by_key, from_plain, to_plain
+from lossalign.core import ParameterSpec, RunFolderError
+from lossalign.core.errors import UNREADABLE, naming
+from lossalign.data import SplitDigests, changed
+from lossalign.experiments import Experiment, plain_by_key, to_plain
+from lossalign.runs.environment import environment, launch
 from lossalign.training import StepRecord
 
-FORMAT, SCHEMA = "lossalign-run", 3
+FORMAT, SCHEMA = "lossalign-run", 4
 """Schema of ``config.json``; a folder of another schema is refused. Version 0.1 wrote no schema."""
 
 CONFIG, ARMS, ENVIRONMENT = "config.json", "arms.json", "environment.jsonl"
 METRICS, RESULTS, LEDGER = "metrics.jsonl", "results.json", "ledger.jsonl"
 BEST, RETRIEVAL = "best.safetensors", "retrieval.npz"
+EVENTS, PICTURES = "tensorboard", ("curves.png", "phi.png", "neighbours.png", "distances.png")
 
-_MAY_DIFFER = ("device", "engine", "compile", "in_memory_gb", "image_cache", "learning_rate")
-"""Keys that a resumed run may change: where and how it is computed, and the learning rate, so that a run that diverged
-can be resumed at a lower one."""
-
-Existing = Literal["refuse", "resume", "overwrite"]
+_STAGE = "final.part"
+MARK = CONFIG + ".part"
+"""Says that a folder is ours although it has no config: a run was stopped while it was started or overwritten."""
+_NAMES = "|".join(map(re.escape, (ARMS, ENVIRONMENT, METRICS, RESULTS, BEST, RETRIEVAL, *PICTURES)))
+_OURS = re.compile(rf"({_NAMES}|checkpoint-.+\.pt|policy-.+\.safetensors|phi-.+\.npz)(\.part|\.old)?")
+"""Files that overwriting deletes: those of a run, except its config, ledger and lock."""
 
 
 def as_file_name(name: str) -> str:
@@ -87,23 +87,36 @@ class RunFolder:
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunFolderError(f"{path} cannot be read; give the folder of a run.") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RunFolderError(f"{path} is not JSON ({error}); restore it or run again.") from error
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Lines of JSON; a line that was cut off or damaged is skipped."""
         path = self.path / name
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-            with suppress(json.JSONDecodeError):
-                yield json.loads(line)
+            row = None
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+            if isinstance(row, dict):
+                yield row
 
     def arrays(self, path: Path) -> dict[str, NDArray[Any]]:
         """The arrays of an npz file of this folder."""
         try:
             with np.load(path) as saved:
                 return dict(saved)
-        except (OSError, ValueError, BadZipFile) as error:
+        except (*UNREADABLE, BadZipFile) as error:
             raise RunFolderError(f"{path} cannot be read; give the folder of a run that has written it.") from error
+
+    @contextmanager
+    def _complete(self) -> Iterator[None]:
+        """A file of the run that lacks what lossalign writes is refused."""
+        try:
+            yield
+        except UNREADABLE as error:
+            raise RunFolderError(
+                f"{self.path} holds no whole run ({type(error).__name__}: {error}); restore its files or run again."
+            ) from error
 
     def about(self) -> dict[str, Any]:
         """``config.json``, of this schema."""
@@ -118,31 +131,89 @@ class RunFolder:
             )
         return content
 
-    @property
-    def config(self) -> Config:
-        """The run's config."""
-        return from_plain(self.about()["run"])
+    def settings(self) -> tuple[str, dict[str, Any]]:
+        """The run's task, and its settings by key, as data."""
+        about = self.about()
+        try:
+            return str(about["run"]["task"]), plain_by_key(about["run"])
+        except UNREADABLE as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise RunFolderError(
+                f"{self.path / CONFIG} does not hold the config of a run ({what}); restore it or run again."
+            ) from error
 
     @property
     def identity(self) -> str:
         """The start time of this run, as its identifier; kept when the run is resumed."""
-        return str(self.about()["begun"])
+        return str(self.about().get("begun"))
 
     @property
     def scored_on_test(self) -> bool:
         """Whether the ledger has test scores of this run."""
         return any(row.get("begun") == self.identity for row in self.rows(LEDGER))
 
+    @property
+    def unentered(self) -> dict[str, Any] | None:
+        """Test scores of this run that are not in the ledger: it was killed between the two files."""
+        try:
+            results = self.read(RESULTS)
+        except RunFolderError:
+            return None
+        is_test = isinstance(results, dict) and results.get("split") == "test"
+        return results if is_test and not self.scored_on_test else None
+
     # Writing
 
+    def enter(self, results: dict[str, Any], command: str) -> None:
+        """Enter the test scores of ``results`` into the ledger."""
+        about = self.about()
+        self.append(
+            LEDGER,
+            {
+                "begun": about["begun"],
+                "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "command": command,
+                "task": about["run"]["task"],
+                "metric": results["metric"],
+                "scores": {name: row["mean"] for name, row in results["rows"].items()},
+            },
+        )
+
     def clear(self) -> None:
-        """Create the folder, or delete all files in it except the ledger of test scores."""
+        """Create the folder, or delete all files of the run in it except the ledger of test scores.
+
+        The config goes first, to a name that marks what is left as a folder of ours without a run.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / CONFIG).exists():
+            (self.path / CONFIG).replace(self.path / MARK)
         for item in self.path.iterdir():
-            if item.is_dir() and not item.is_symlink():
+            if item.name == _STAGE:
                 shutil.rmtree(item)
-            elif item.name != LEDGER:
+            elif _OURS.fullmatch(item.name) and not item.is_dir():
                 item.unlink()
+        self.clear_events()
+
+    def clear_events(self) -> None:
+        """Delete TensorBoard events."""
+        for file in (self.path / EVENTS).glob("events.out.tfevents.*"):
+            file.unlink()
+        with suppress(OSError):  # there is none, or a file of the user's is in it
+            (self.path / EVENTS).rmdir()
+
+    @contextmanager
+    def together(self) -> Iterator[RunFolder]:
+        """A folder for files that appear in this one when all are complete, ``results.json`` last."""
+        stage = self.path / _STAGE
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir()
+        try:
+            yield RunFolder(stage)
+            for file in sorted(stage.iterdir(), key=lambda file: file.name == RESULTS):
+                sync(file)
+                file.replace(self.path / file.name)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
 
     def write(self, name: str, content: Any) -> Path:
         """Write JSON; the file is replaced only when it is complete."""
@@ -151,16 +222,31 @@ class RunFolder:
     def _replace(self, name: str, text: str) -> Path:
         path = self.path / name
         beside = path.with_name(path.name + ".part")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        with naming(path):
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
         return path
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """Append one line of JSON."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with naming(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def describe(self, experiment: Experiment, *, resumed: bool, ranks: int) -> None:
+    def sync_log(self) -> None:
+        """Have the log on disk, so that no checkpoint is ahead of it."""
+        sync(self.path / METRICS)
+
+    def check_data(self, digests: SplitDigests) -> None:
+        """Raise ``RunFolderError`` if a run is resumed on other data."""
+        with self._complete():
+            what = changed(self.about()["data"], digests)
+        if what:
+            raise RunFolderError(
+                f"resume: the data have changed since this run began ({what}), so that it would train on examples it "
+                "is tested on; restore the data, or run again into another --out."
+            )
+
+    def describe(self, experiment: Experiment, digests: SplitDigests, *, resumed: bool, ranks: int) -> None:
         """Write the files of a run's start: config, arms, and one line of environment for every start."""
         config, metric = experiment.config, experiment.metric
         begun = self.identity if resumed else datetime.now(timezone.utc).isoformat()
@@ -178,6 +264,7 @@ class RunFolder:
                     "class_counts": experiment.counts.tolist(),
                     "class_names": list(experiment.class_names),
                 },
+                "data": digests,
                 "metric": metric.name,
                 "higher_is_better": metric.higher_is_better,
                 "percent": metric.percent,
@@ -203,23 +290,39 @@ class RunFolder:
         )
         self.append(ENVIRONMENT, {**environment(), "ranks": ranks, "run": plain})
 
-    def record(self, population: str, step: StepRecord) -> None:
-        """Append one step to ``metrics.jsonl``."""
+    def record(self, population: str, step: StepRecord) -> dict[str, Any]:
+        """Append one step to ``metrics.jsonl``; the row."""
         row: dict[str, Any] = {"population": population, "step": step.step, "iteration": step.iteration}
         tensors = {"loss": step.loss, "metric": step.metric, "selection": step.selection, **step.logs}
         for name, tensor in tensors.items():
             row[name] = [round(v, 7) if v == v else None for v in tensor.tolist()]
         self.append(METRICS, row)
+        return row
 
-    def rewind(self, population: str, step: int) -> None:
-        """Delete the steps of a population after ``step``, which a resumed run writes again."""
-        rows = [r for r in self.rows(METRICS) if r["population"] != population or r["step"] <= step]
-        self._replace(METRICS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    def rewind(self, population: str, step: int) -> str | None:
+        """Delete the steps of a population after ``step``, which a resumed run writes again, and repeated lines.
 
-    def logged(self, population: str, name: str) -> NDArray[np.float64]:
-        """A logged value of every step and child of a population [steps, N]; NaN where there was none."""
-        rows = [row[name] for row in self.rows(METRICS) if row["population"] == population and name in row]
-        return np.array(rows, dtype=float)
+        Returns:
+            A sentence if the log lacks steps that were trained, or has some twice.
+        """
+        kept: dict[tuple[str, int], dict[str, Any]] = {}
+        repeated = 0
+        for row in self.rows(METRICS):
+            name, number = row.get("population"), row.get("step")
+            if not isinstance(name, str) or not isinstance(number, int):
+                continue  # a line that no run has written
+            place = name, number
+            if place[0] != population or 1 <= place[1] <= step:
+                repeated += place in kept
+                kept.setdefault(place, row)
+        self._replace(METRICS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept.values()))
+        lost = step - sum(place[0] == population for place in kept)
+        if not lost and not repeated:
+            return None
+        return (
+            f"{self.path / METRICS}: {lost} of {step} steps of {population} are missing and {repeated} lines were "
+            "there twice; curves have gaps there, scores and weights do not depend on it."
+        )
 
     def write_phi(self, name: str, phi: Tensor, steps: Tensor, spec: ParameterSpec) -> Path:
         """Write the Φ history of a family: Φ [steps, n, P] under which each of ``steps`` trained."""
@@ -237,102 +340,7 @@ class RunFolder:
         return self.phi(name)
 
 
-def command() -> str:
-    """The command line of this process, or the script that called the library."""
-    program, *args = sys.argv or ["python"]
-    name = "lossalign" if Path(program).stem in ("lossalign", "__main__") else Path(program).name
-    return shlex.join([name, *args])
-
-
-def launch() -> str | None:
-    """An identifier of the torchrun that started this process, kept over its restarts; None without torchrun."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID")
-    # Without --rdzv-id or --standalone every run is called "none"; the agent's process distinguishes them.
-    return f"{platform.node()}/{os.getppid()}" if name == "none" else name
-
-
-def _restarted_into(folder: RunFolder) -> bool:
-    """Whether torchrun has restarted this process and the folder holds the run that it started."""
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    if restarts == 0 or not is_run_folder(folder.path) or not (folder.path / CONFIG).exists():
-        return False
-    return bool(folder.about().get("launch") == launch())
-
-
-def environment() -> dict[str, Any]:
-    """Hardware and versions of this process."""
-    packages = ("torch", "numpy", "safetensors", "torchmetrics", "rich")
-    versions = {"lossalign": VERSION}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": versions,
-        "command": command(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def is_run_folder(path: Path) -> bool:
-    """Whether ``path`` holds a run of any schema, or the ledger of one."""
-    if [item.name for item in path.iterdir()] == [LEDGER]:
-        return True
-    try:
-        content = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
-        return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-def find_policies(runs: Path) -> Iterator[tuple[Path, str]]:
-    """Learned policies in the run folders inside ``runs``, each with the command that started its run."""
-    for config in sorted(runs.glob(f"*/{CONFIG}")):
-        folder = RunFolder(config.parent)
-        if is_run_folder(folder.path):
-            began = next(folder.rows(ENVIRONMENT), {}).get("command", "an unknown command")
-            yield from ((path, str(began)) for path in folder.policies().values())
-
-
-def find_folder(path: Path, existing: Existing, config: Config) -> tuple[RunFolder, bool]:
-    """The folder of a run, and whether it holds a run to resume. Nothing is written or deleted yet.
-
-    An existing folder is refused unless it is to be resumed or overwritten; only a run folder is ever overwritten.
-    A process that torchrun has restarted resumes its run, whatever ``existing`` says.
-    """
-    if existing not in get_args(Existing):
-        raise InputError(f"existing={existing!r}: choose from {get_args(Existing)}.")
-    folder = RunFolder(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return folder, False
-    if path.is_dir() and _restarted_into(folder):
-        existing = "resume"
-    if existing == "refuse":
-        raise RunFolderError(
-            f"out={path} exists; resume it with --resume, replace it with --overwrite, or choose another folder."
-        )
-    if not path.is_dir() or not is_run_folder(path):
-        raise RunFolderError(f"out={path} is not a run folder, so it is not overwritten; choose another folder.")
-    if existing == "overwrite" or not (path / CONFIG).exists():
-        return folder, False
-    check_same_config(config, folder.config)
-    return folder, True
-
-
-def check_same_config(new: Config, old: Config) -> None:
-    """Raise ``RunFolderError`` if a run is resumed with other settings."""
-    if new.task != old.task:
-        raise RunFolderError(f"resume: the task was {old.task!r} in this run and is {new.task!r} now.")
-    before, now = by_key(old), by_key(new)
-    for name, value in before.items():
-        if name not in _MAY_DIFFER and now[name] != value:
-            raise RunFolderError(
-                f"resume: {name} was {value!r} in this run and is {now[name]!r} now; use the same settings or another "
-                "--out."
-            )
+def sync(path: Path) -> None:
+    """Have a file on disk."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lossalign.control import LearningController
-from lossalign.core import Interrupted, NonFiniteError, Ranks, RunFolderError, check_same, fingerprint
+from lossalign.core import (
+    CheckpointError,
+    InputError,
+    Interrupted,
+    NonFiniteError,
+    RankError,
+    Ranks,
+    RunFolderError,
+    check_same,
+    fingerprint,
+)
+from lossalign.core.errors import UNREADABLE
+from lossalign.data import SplitDigests, changed
 from lossalign.evaluation import Result
 from lossalign.experiments import Arm, Config, Experiment, build
 from lossalign.runs.events import Events, open_events
+from lossalign.runs.find import Existing, find_folder
 from lossalign.runs.finish import finish
-from lossalign.runs.folder import LEDGER, Existing, RunFolder, find_folder
+from lossalign.runs.folder import LEDGER, RunFolder
+from lossalign.runs.lock import locked
 from lossalign.training import Population, StepRecord, load_checkpoint, previous, save_checkpoint
 
 CHECKPOINT_SECONDS = 120.0
@@ -42,6 +57,9 @@ class Listener:
         """Asked after each step: whether to write a checkpoint and stop."""
         return False
 
+    def trained(self) -> None:
+        """Training is over; scoring begins."""
+
 
 def run(
     config: Config,
@@ -63,21 +81,32 @@ def run(
         listener: callbacks.
 
     Raises:
+        RunFolderError: another process holds the folder, or it must not be written.
         Interrupted: the listener (of any rank) asked to stop; resume later.
     """
     ranks, listener = Ranks.current(), listener or Listener()
-    folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final))
-    experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
-    if resumed:
-        _restore(folder, experiment, listener, ranks)
-    ranks.on_first(lambda: _begin(folder, experiment, resumed, ranks))
-    with open_events(folder.path) if ranks.first else nullcontext(Events(None)) as events:
-        _train(folder, experiment, events, listener, ranks)
-    return finish(folder, experiment, final=final, ranks=ranks)
+    with ExitStack() as held:
+        folder, resumed = ranks.on_first(lambda: _open(config, out, existing, final, held))
+        experiment = ranks.guarded(lambda: build(config, listener.said if ranks.first else (lambda sentence: None)))
+        digests = _same_data(experiment, ranks)
+        if resumed:
+            ranks.on_first(lambda: folder.check_data(digests))
+            _restore(folder, experiment, listener, ranks)
+        ranks.on_first(lambda: _begin(folder, experiment, digests, resumed, ranks))
+        with open_events(folder, experiment, listener.said) if ranks.first else nullcontext(Events(None)) as events:
+            _train(folder, experiment, events, listener, ranks)
+        ranks.on_first(listener.trained)
+        return finish(folder, experiment, final=final, ranks=ranks, say=listener.said)
 
 
-def _open(config: Config, out: Path, existing: Existing, final: bool) -> tuple[RunFolder, bool]:
+def _open(config: Config, out: Path, existing: Existing, final: bool, held: ExitStack) -> tuple[RunFolder, bool]:
+    """The folder, locked until ``held`` ends, and whether it holds a run to resume."""
+    find_folder(out, existing, config)  # refuses a folder that is not ours before anything is written into it
+    held.enter_context(locked(out))
     folder, resumed = find_folder(out, existing, config)
+    unentered = folder.unentered if resumed else None
+    if unentered is not None and not final:  # with final, they are scored and entered again
+        folder.enter(unentered, "lossalign, stopped before it entered these scores")
     if resumed and final and folder.scored_on_test:
         raise RunFolderError(
             f"final: the test split of {out} was scored already (see {LEDGER}); it can be scored once."
@@ -85,10 +114,22 @@ def _open(config: Config, out: Path, existing: Existing, final: bool) -> tuple[R
     return folder, resumed
 
 
-def _begin(folder: RunFolder, experiment: Experiment, resumed: bool, ranks: Ranks) -> None:
+def _same_data(experiment: Experiment, ranks: Ranks) -> SplitDigests:
+    """The digests of the data; ``RankError`` if a rank has other data than rank 0."""
+    found = ranks.exchange(experiment.data_digests)
+    for rank, digests in enumerate(found):
+        what = changed(found[0], digests)
+        if what:
+            raise RankError(
+                f"rank {rank} has other data than rank 0 ({what}); give every rank the same data and settings."
+            )
+    return found[0]
+
+
+def _begin(folder: RunFolder, experiment: Experiment, digests: SplitDigests, resumed: bool, ranks: Ranks) -> None:
     if not resumed:
         folder.clear()
-    folder.describe(experiment, resumed=resumed, ranks=ranks.count)
+    folder.describe(experiment, digests, resumed=resumed, ranks=ranks.count)
 
 
 def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, ranks: Ranks) -> None:
@@ -96,8 +137,21 @@ def _restore(folder: RunFolder, experiment: Experiment, listener: Listener, rank
     for name, population in experiment.populations.items():
         state = ranks.on_first(partial(_read, folder.checkpoint(name), listener))
         if state is not None:
-            ranks.guarded(partial(population.load_state_dict, state))
-        ranks.on_first(partial(folder.rewind, name, population.step_count))
+            ranks.guarded(partial(_load, population, state, folder.checkpoint(name)))
+        warning = ranks.on_first(partial(folder.rewind, name, population.step_count))
+        if warning and ranks.first:
+            listener.said(warning)
+
+
+def _load(population: Population, state: dict[str, Any], checkpoint: Path) -> None:
+    try:
+        population.load_state_dict(state)
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} does not fit this run ({type(error).__name__}: {error}); start with --overwrite."
+        ) from error
 
 
 def _read(checkpoint: Path, listener: Listener) -> dict[str, Any] | None:
@@ -119,8 +173,8 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             record = _step(population, arms)
 
             def publish(name: str = name, arms: list[Arm] = arms, record: StepRecord = record) -> None:
-                folder.record(name, record)
-                events.record(record, arms)
+                events.record(folder.record(name, record), arms)
+                _report_diverged(record, arms, listener)
                 listener.stepped(name, record, arms)
 
             ranks.on_first(publish)
@@ -129,12 +183,12 @@ def _train(folder: RunFolder, experiment: Experiment, events: Events, listener: 
             if save:
                 began = time.monotonic()
                 state = population.state_dict()
-                ranks.on_first(partial(save_checkpoint, folder.checkpoint(name), state))
+                ranks.on_first(partial(_save, folder, name, state))
                 saved = time.monotonic()
                 pause = min(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
             if stop and not _done(experiment):
                 raise Interrupted(f"stopped at step {population.step_count}; resume with --resume.")
-        ranks.on_first(partial(_report_resets, folder, name, arms, listener))
+        ranks.on_first(partial(_report_resets, population, arms, listener))
 
 
 def _step(population: Population, arms: list[Arm]) -> StepRecord:
@@ -170,14 +224,33 @@ def _done(experiment: Experiment) -> bool:
     return all(p.step_count == p.steps for p in experiment.populations.values())
 
 
-def _report_resets(folder: RunFolder, population: str, arms: list[Arm], listener: Listener) -> None:
+def _save(folder: RunFolder, population: str, state: dict[str, Any]) -> None:
+    folder.sync_log()
+    save_checkpoint(folder.checkpoint(population), state)
+
+
+def _report_diverged(record: StepRecord, arms: list[Arm], listener: Listener) -> None:
+    """Say which children were restored or retired in this step."""
+    words = {
+        "restored": "restored from its best weights, with its initial Φ",
+        "retired": "retired, as it did so before",
+    }
+    for what, then in words.items():
+        for child in record.logs.get(what, torch.empty(0)).nonzero().flatten().tolist():
+            arm = next(arm for arm in arms if child in range(arm.rows.start, arm.rows.stop))
+            listener.said(
+                f"step {record.step}: child {child - arm.start} of {arm.method}, seed {arm.seed}, was not finite; it "
+                f"is {then}."
+            )
+
+
+def _report_resets(population: Population, arms: list[Arm], listener: Listener) -> None:
     """Report how often children of learners got Φ_0 back; ``metrics.jsonl`` has the details."""
     learning = [arm for arm in arms if arm.spec.role == "learner"]
-    resets = folder.logged(population, "reset")
     children = [child for arm in learning for child in range(arm.start, arm.rows.stop)]
-    count = int((resets[:, children] > 0).sum()) if len(resets) and children else 0
+    count = int(population.past.resets[children].sum())
     if count:
         listener.said(
-            f"{learning[0].spec.method.name}: {count} times in {len(resets)} steps × {len(children)} children, a child "
-            "was far behind the others and got its initial Φ back."
+            f"{learning[0].spec.method.name}: {count} times in {population.step_count} steps × {len(children)} "
+            "children, a child was far behind the others and got its initial Φ back."
         )

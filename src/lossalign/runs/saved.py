@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossalign.core import RunFolderError
+from lossalign.core.errors import UNREADABLE
 from lossalign.experiments import Role
 from lossalign.runs.folder import ARMS, METRICS, RETRIEVAL, RunFolder
 
@@ -36,14 +37,22 @@ class SavedRun:
         for number, line in enumerate(lines, start=1):
             try:
                 entry = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 if number == len(lines):
                     break
                 raise RunFolderError(
                     f"{path / METRICS}: line {number} is not JSON ({error}); restore or delete that line."
                 ) from error
-            steps.setdefault(entry["population"], {})[entry["step"]] = entry
-        silent = sorted({arm["population"] for arm in arms} - set(steps))
+            try:
+                steps.setdefault(entry["population"], {})[entry["step"]] = entry
+            except UNREADABLE as error:
+                raise RunFolderError(
+                    f"{path / METRICS}: line {number} is no step of a run ({error}); restore or delete that line."
+                ) from error
+        try:
+            silent = sorted({arm["population"] for arm in arms} - set(steps))
+        except UNREADABLE as error:
+            raise RunFolderError(f"{path / ARMS} does not hold the arms of a run ({error}); restore it.") from error
         if silent or not arms:
             raise RunFolderError(f"{path} has no finished step of {silent or 'any arm'}; train it first.")
         return cls(path, config, arms, {name: [by[step] for step in sorted(by)] for name, by in steps.items()})
@@ -275,5 +284,5 @@ def _numbers(values: list[float | None]) -> Array:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
+    except UNREADABLE as error:
         raise RunFolderError(f"{path} cannot be read; give the folder of a run that has started.") from error

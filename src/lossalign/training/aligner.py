@@ -216,6 +216,8 @@ class Aligner(nn.Module):
             self._average.update(watched.names, watched.tensors())
         if not measured:
             return None
+        if self._average.repair():
+            self._once.say("not finite", self._not_finite())
         with self._apart():
             if point == self.every:
                 return self._finish(watched.plain)
@@ -402,6 +404,13 @@ class Aligner(nn.Module):
             f"state: it was saved after {state['iteration']} iterations of total_steps={state['total_steps']}, this "
             f"aligner has total_steps={self.total_steps}, so that the controller's progress jumps; make the Aligner "
             "with the same one, unless the run is meant to be of another length."
+        )
+
+    def _not_finite(self) -> str:
+        return (
+            f"step: the model's weights were NaN or inf in the {self.every} iterations before {self._at.iteration}, so "
+            "their average is taken from before; leave out batches whose loss is not finite, or load "
+            "aligner.best_state_dict() if the weights still are."
         )
 
     def _too_short(self) -> str:

@@ -42,6 +42,7 @@ class WeightAverage:
         self.kept = 1.0
         """Π_i λ_i over the iterations since the last update."""
         self._weights: Weights | None = None
+        self._finite: Weights | None = None
         self._names: tuple[str, ...] | None = None
         self._devices: list[torch.device] = []
         self._floats: list[int] = []
@@ -54,7 +55,24 @@ class WeightAverage:
 
     @weights.setter
     def weights(self, weights: Weights | None) -> None:
-        self._weights, self._names = weights, None
+        self._weights, self._names, self._finite = weights, None, None
+
+    def repair(self) -> bool:
+        """Put the averages of the last call back if one is NaN or inf, as after a batch with a NaN gradient.
+
+        Returns:
+            Whether they were.
+        """
+        if self._weights is None:
+            return False
+        if all(bool(tensor.isfinite().all()) for tensor in self._weights.values()):
+            self._finite = {name: tensor.clone() for name, tensor in self._weights.items()}
+            return False
+        if self._finite is None:
+            return False
+        for name, tensor in self._weights.items():
+            tensor.copy_(self._finite[name])
+        return True
 
     def due(self, iteration: int, *, measured: bool) -> bool:
         """Count iteration 0, 1, …; whether ``update`` is due after it, as it is if the average is ``measured`` next."""

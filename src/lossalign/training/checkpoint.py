@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lossalign.core import CheckpointError
+from lossalign.core.errors import UNREADABLE, naming
 
 _DIGEST = 32
 
@@ -32,7 +33,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, buffer)
     payload = buffer.getvalue()
     beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
+    with naming(beside), beside.open("wb") as file:
         file.write(payload)
         file.write(hashlib.sha256(payload).digest())
         file.flush()
@@ -65,7 +66,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} is cut off or damaged.")
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError) as error:
+    except (*UNREADABLE, pickle.UnpicklingError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read by this version of torch.") from error
     return state
 

@@ -5,7 +5,6 @@ children → metrics and statistics → controllers → Φ → loss → children
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +15,11 @@ from torch import Tensor
 
 from lossalign.children import Children, Weights
 from lossalign.control import Preset, discounted_metric, evaluation_points
-from lossalign.core import InputError, Observation, wants
+from lossalign.core import InputError, NonFiniteError, Observation, wants
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric, error
+from lossalign.training.clock import Clock
+from lossalign.training.diverged import Diverged
 from lossalign.training.notices import Once
 from lossalign.training.observe import (
     LabelledSet,
@@ -29,10 +30,9 @@ from lossalign.training.observe import (
     sensitivity_cost,
 )
 from lossalign.training.parts import Owner, Part
+from lossalign.training.past import Past
 
 _MINIBATCH = 128
-_HISTORY = 20_000_000
-"""Numbers of Φ history kept at most; longer histories keep every second, third … step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,42 +48,8 @@ class StepRecord:
     selection: Tensor
     """The metric of the averaged weights on the selection split [N]."""
     logs: dict[str, Tensor] = field(default_factory=dict)
-    """What controllers log: reward, entropy, reset [N]; NaN where one logs nothing."""
-
-
-class Clock:
-    """Where the time of a population goes, in seconds since it was made."""
-
-    def __init__(self, children: int) -> None:
-        self._children, self._at = children, 0.0
-        self.seconds: dict[str | int, float] = {}
-
-    def start(self) -> None:
-        """A step begins."""
-        self._at = time.perf_counter()
-
-    def lap(self, what: str | int) -> None:
-        """The time since the last lap went into ``what``: train, validate, observe, select, or a controller by its
-        number."""
-        now = time.perf_counter()
-        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._at
-        self._at = now
-
-    def cost(self, controller: int, children: int, watching: int) -> float | None:
-        """A controller's time over its children's share of training and selecting alone; None before the first step.
-
-        Args:
-            controller: its number.
-            children: n, how many are its own.
-            watching: how many children's controllers watch, if this is one of them; it then pays for measuring the
-                validation split too. Else 0.
-        """
-        share, spent = children / self._children, self.seconds
-        alone = share * (spent.get("train", 0.0) + spent.get("select", 0.0))
-        more = spent.get(controller, 0.0)
-        if watching:
-            more += share * spent.get("validate", 0.0) + children / watching * spent.get("observe", 0.0)
-        return (alone + more) / alone if alone else None
+    """What controllers log: reward, entropy, reset [N]; NaN where one logs nothing. With a child that diverged also who
+    was restored, and who retired."""
 
 
 class Population:
@@ -100,6 +66,7 @@ class Population:
         steps: how many.
         generator: for ``minibatch`` evaluation.
         tolerant: whether a child whose numbers stop being finite is set aside (``failed``), instead of stopping all.
+        restores: how often such a child gets its best weights and its initial Φ back; 0: it stays set aside.
     """
 
     def __init__(
@@ -115,6 +82,7 @@ class Population:
         steps: int,
         generator: torch.Generator,
         tolerant: bool = False,
+        restores: int = 0,
     ) -> None:
         self._check_owners(parts, children.count)
         for name, sets in (("validation", validation), ("selection", selection)):
@@ -133,13 +101,8 @@ class Population:
         self._device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
         self._widest = max(part.loss.spec.size for part in parts.values())
         self._best = torch.full((children.count,), torch.inf)
-        self._tolerant = tolerant
-        self._lost = torch.zeros(children.count, dtype=torch.bool)
-        self.failed = self._lost.clone()
-        """Children whose loss or outputs were ever not finite. They are judged as if all their outputs were zero, until
-        they inherit from one that did not fail."""
-        self._stride = -(-steps * children.count * self._widest // _HISTORY)
-        self._history: list[Tensor] = []
+        self._tolerant, self._diverged = tolerant, Diverged(children, restores)
+        self.past = Past(steps=steps, children=children.count, parameters=self._widest)
         self.clock = Clock(children.count)
 
     @staticmethod
@@ -167,9 +130,9 @@ class Population:
         selection = self._select()
         if self.step_count + 1 < self.steps:  # after the last step nothing trains any more: score what was measured
             self._inherit()
+            self._restore(logs)
         self.clock.lap("select")
-        if self.step_count % self._stride == 0:
-            self._history.append(phi.cpu())
+        self.past.add(self.step_count, phi, logs)
         self.step_count += 1
         if self.step_count == self.steps:
             self.children.release_memory()
@@ -248,7 +211,7 @@ class Population:
         for point in self._points:
             losses += self.children.advance(point - at, phi) * (point - at) / self._every
             self._set_aside(~losses.isfinite())
-            check_finite(losses.where(~self._lost, 0.0), "training loss", step)
+            check_finite(losses.where(~self._diverged.lost, 0.0), "training loss", step)
             self.clock.lap("train")
             at = point
             if self._preset.evaluation == "minibatch":
@@ -262,10 +225,24 @@ class Population:
         return losses, torch.stack(values), outputs
 
     def _set_aside(self, bad: Tensor) -> None:
-        """Children that are not finite fail, if that is tolerated and another one is left."""
-        lost = self._lost | bad
-        if self._tolerant and not lost.all():
-            self._lost, self.failed = lost, self.failed | bad
+        if self._tolerant:
+            self._diverged.set_aside(bad)
+
+    def _restore(self, logs: dict[str, Tensor]) -> None:
+        """Lost children start again from their best weights under their initial Φ, or are retired."""
+        restored, retired = self._diverged.restore()
+        if restored.any() or retired.any():
+            logs |= {"restored": restored.float(), "retired": retired.float()}
+        for owner in self.owners:
+            restart = getattr(owner.controller, "restart", None)
+            if restart is not None and restored[owner.rows].any():
+                restart(restored[owner.rows])
+
+    @property
+    def failed(self) -> Tensor:
+        """Children whose loss or outputs were ever not finite [N]. They are judged as if all their outputs were zero,
+        until they are restored or inherit from one that did not fail."""
+        return self._diverged.failed
 
     def _outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:
         """Outputs of every child [N, V, …]; zeros of those that are lost."""
@@ -273,13 +250,25 @@ class Population:
         if not self._tolerant:
             return outputs
         self._set_aside(~outputs.flatten(1).isfinite().all(1).cpu())
-        lost = self._lost.to(outputs.device).view(-1, *[1] * (outputs.ndim - 1))
+        lost = self._diverged.lost.to(outputs.device).view(-1, *[1] * (outputs.ndim - 1))
         return outputs.masked_fill(lost, 0.0)
 
     def _evaluate(self, weights: Weights, step: int) -> tuple[Tensor, Tensor]:
         """Outputs on the whole validation split [N, V, …] and errors [N]."""
         outputs = self._outputs([s.inputs for s in self._validation], weights)
-        return outputs, error(self._metric, measure(self._metric, outputs, self._validation_targets, step))
+        return self._measured(outputs, self._validation_targets, step)
+
+    def _measured(self, outputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Outputs and errors [N]; a child whose metric is not finite is set aside, too."""
+        while True:
+            try:
+                return outputs, error(self._metric, measure(self._metric, outputs, targets, step))
+            except NonFiniteError as failed:
+                before = self._diverged.lost
+                self._set_aside(torch.arange(self.children.count) == failed.child)
+                if torch.equal(self._diverged.lost, before):  # it is not the child: its outputs are zero already
+                    raise
+                outputs = outputs.index_fill(0, torch.tensor([failed.child], device=outputs.device), 0.0)
 
     def _minibatch(self, weights: Weights, step: int) -> Tensor:
         """Errors on one random validation batch [N]."""
@@ -287,17 +276,16 @@ class Population:
         drawn = torch.randperm(size, generator=self._generator)[:_MINIBATCH].to(self._validation_targets.device)
         batches = {id(s): s.inputs[drawn] for s in self._validation}
         outputs = self._outputs([batches[id(s)] for s in self._validation], weights)
-        return error(self._metric, measure(self._metric, outputs, self._validation_targets[:, drawn], step))
+        return self._measured(outputs, self._validation_targets[:, drawn], step)[1]
 
     def _select(self) -> Tensor:
         """Score averaged weights on the selection split and keep the best of each child [N]."""
         outputs = self._outputs([s.inputs for s in self._selection], "averaged")
-        values = measure(self._metric, outputs, self._selection_targets, self.step_count + 1)
-        errors = error(self._metric, values)
-        better = errors < self._best
+        errors = self._measured(outputs, self._selection_targets, self.step_count + 1)[1]
+        better = self._diverged.may_be_best(errors < self._best)
         self.children.keep_best(better)
         self._best = torch.where(better, errors, self._best)
-        return values
+        return error(self._metric, errors)
 
     def _inherit(self) -> None:
         """Children copy the weights of the parents that their controller chose."""
@@ -306,7 +294,7 @@ class Population:
             for rows, of in part.parents():
                 parents[rows] = of
         self.children.inherit(parents)
-        self._lost = self._lost[parents]
+        self._diverged.inherit(parents)
 
     def cost(self, row: int) -> float | None:
         """Time of the controller that owns child ``row``, over training and selecting alone; None before a step."""
@@ -323,8 +311,7 @@ class Population:
     @property
     def history(self) -> tuple[Tensor, Tensor]:
         """Φ under which each kept step trained [steps, N, P], and which steps those are, from 1 [steps]."""
-        kept = torch.stack(self._history) if self._history else torch.empty(0, self.children.count, self._widest)
-        return kept, torch.arange(len(kept)) * self._stride + 1
+        return self.past.phi, self.past.steps
 
     def history_of(self, name: str) -> tuple[Tensor, Tensor]:
         """The same of one part: of its children and its loss's parameters."""
@@ -332,24 +319,23 @@ class Population:
         return phi[:, part.rows, : part.loss.spec.size], steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly: children, controllers, best scores, Φ history, random state."""
+        """Everything needed to resume exactly: children, controllers, best scores, past steps, random state."""
         return {
             "step": self.step_count,
             "children": self.children.state_dict(),
             "controllers": [owner.controller.state_dict() for owner in self.owners],
             "best": self._best,
-            "failed": self.failed,
-            "lost": self._lost,
-            "history": self.history[0],
+            "diverged": self._diverged.state_dict(),
+            "past": self.past.state_dict(),
             "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume exactly from ``state``."""
         self.step_count, self._best = state["step"], state["best"]
-        self.failed, self._lost = state["failed"], state["lost"]
+        self._diverged.load_state_dict(state["diverged"])
         self.children.load_state_dict(state["children"])
         for owner, at in zip(self.owners, state["controllers"], strict=True):
             owner.controller.load_state_dict(at)
-        self._history = list(state["history"])
+        self.past.load_state_dict(state["past"])
         self._generator.set_state(state["generator"])

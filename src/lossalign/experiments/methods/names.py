@@ -13,6 +13,7 @@ from torch import Tensor
 from lossalign import rivals
 from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import Controller, InputError, Registry, import_plug
+from lossalign.core.values import parse_value
 from lossalign.experiments.methods import trained
 from lossalign.experiments.methods.derived import BayesDecision, BestOf, Guard, Offsets
 from lossalign.experiments.methods.spec import (
@@ -23,7 +24,6 @@ from lossalign.experiments.methods.spec import (
     Setting,
     TrainedMethod,
 )
-from lossalign.experiments.values import parse_value
 from lossalign.losses.metric_learning import PREFIX as FROM_PACKAGE
 
 METHODS: Registry[Method] = Registry(
