@@ -17,7 +17,7 @@ LEVEL = 0.05
 def result_table(result: Result) -> Table:
     """One row for each method."""
     compared = len(result.rows) > 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
     middle = (f"against {result.baseline}", "wins", "p") if compared else ()
     trained = ("train",) if result.train_error else ()
