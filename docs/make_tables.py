@@ -14,9 +14,9 @@ figures come in one of three forms:
 
 - ``transcribed: true``, typed from an earlier run: ``tables``, a list of ``{columns, rows}``. Cells are Markdown.
   ``highlight`` lists rows in bold, counted from 0. A table may have its own value of any field above.
-- ``transcribed: false``, written by ``add``: ``percent``, ``baseline``, ``learner``, ``roles``, ``rows``, ``last``,
-  ``against_learner``, ``train_error`` and ``cost`` by method, and ``per_seed``, the values behind them. See ``Result``
-  in ``lossalign.evaluation``. A benchmark writes ``tables`` itself, as above.
+- ``transcribed: false``, written by ``add``: ``percent``, ``baseline``, ``learner``, ``rivals``, ``roles``, ``rows``,
+  ``last``, ``against_learner``, ``train_error``, ``cost`` and ``networks`` by method, and ``per_seed``, the values
+  behind them. See ``Result`` in ``lossalign.evaluation``. A benchmark writes ``tables`` itself, as above.
 - ``runs``, column → name of a file that ``add`` has written, all with the same methods and seeds. Table 1 holds the
   mean of every method (or of those in ``methods``) in each run, table 2 the paired differences of ``pairs``, a list of
   two methods each. Commands, seeds, split and machine are those of the runs; the file gives ``title`` and ``note``.
@@ -40,7 +40,21 @@ WIDTH = 120
 BLOCK = re.compile(r"<!-- (table|command): (\S+)(?: (\d+))? -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\(@([\w.-]+)\)")
 PAIRED = ("mean", "difference", "half_width", "wins", "seeds", "p")
-COPIED = ("metric", "higher_is_better", "percent", "split", "baseline", "learner", "roles", "train_error", "cost")
+COPIED = (
+    *(
+        "metric",
+        "higher_is_better",
+        "percent",
+        "split",
+        "baseline",
+        "learner",
+        "rivals",
+        "roles",
+        "train_error",
+        "cost",
+    ),
+    "networks",
+)
 
 Entry = dict[str, Any]
 
@@ -161,13 +175,18 @@ def run_table(entry: Entry) -> Entry:
             known = method != rival and method in values and rival in values
             cells.append(interval(*paired(values[method], values[rival]), percent) if known else "–")
         rows.append([*cells, shown(entry["last"][method]["mean"], percent)])
+    networks = entry.get("networks") or {}
+    several = any(number > 1 for number in networks.values())
+    if several:
+        rows = [[*row, str(networks[method])] for row, method in zip(rows, entry["rows"], strict=True)]
     highlight = [at for at, method in enumerate(entry["rows"]) if method == entry.get("learner")]
-    return {"columns": ["method", "selected", *head, "last"], "rows": rows, "highlight": highlight}
+    columns = ["method", "selected", *head, "last", *["networks"] * several]
+    return {"columns": columns, "rows": rows, "highlight": highlight}
 
 
 def best_rival(entry: Entry) -> str | None:
     """The best method that is not the baseline, does not learn a policy, is not made of one that does (``…-ala``), and
-    does not train on more data (``…+val``)."""
+    does not train on more data (``…+val``). Files since ``rivals`` was copied say which methods those are."""
     made = [f"-{method}" for method, role in entry["roles"].items() if role == "learner" and ":" not in method]
     made.append("+val")
     rivals = [
@@ -175,6 +194,8 @@ def best_rival(entry: Entry) -> str | None:
         for method in entry["rows"]
         if method != entry["baseline"] and entry["roles"].get(method) != "learner" and not method.endswith(tuple(made))
     ]
+    if entry.get("rivals") is not None:
+        rivals = [method for method in entry["rivals"] if "+val" not in method]
     best = max if entry["higher_is_better"] else min
     return best(rivals, key=lambda method: entry["rows"][method]["mean"]) if rivals else None
 

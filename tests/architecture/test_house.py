@@ -1,5 +1,6 @@
 """The house rules: what is public, what README and docs promise, and that examples run."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -134,6 +135,33 @@ def test_the_tables_of_the_docs_are_those_of_the_results():
     check = [sys.executable, str(ROOT / "docs" / "make_tables.py"), "--check"]
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def load_make_tables():
+    spec = importlib.util.spec_from_file_location("make_tables", ROOT / "docs/make_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("number", "columns"), [(1, []), (8, ["networks"])])
+def test_a_table_of_the_docs_says_how_many_networks_where_that_is_not_one(number, columns):
+    row = {"mean": 0.1, "difference": None, "half_width": None, "wins": None, "seeds": 2, "p": None}
+    names = ("fixed", "ala", "ala+decision", "fixed+val", "ensemble-fixed")
+    entry = {
+        "baseline": "fixed",
+        "learner": "ala",
+        "higher_is_better": False,
+        "roles": dict.fromkeys(names, "derived") | {"fixed": "baseline", "ala": "learner"},
+        "rivals": ["fixed+val", "ensemble-fixed"],
+        "rows": dict.fromkeys(names, row),
+        "last": dict.fromkeys(names, row),
+        "per_seed": {},
+        "networks": dict.fromkeys(names, 1) | {"ensemble-fixed": number},
+    }
+    table = load_make_tables().run_table(entry)
+    assert table["columns"][5:] == ["against ensemble-fixed, the best rival on the same data", "last", *columns]
+    assert [found[-1] for found in table["rows"]][-1] == (str(number) if columns else "0.1")
 
 
 @each_page

@@ -14,7 +14,8 @@ from lossalign.evaluation import Paired, Result
 
 def result(gap, half, higher=False, seeds=5):
     fixed = Paired(mean=0.5, difference=None, half_width=None, wins=None, seeds=seeds)
-    ala = Paired(mean=0.5 + gap, difference=gap, half_width=half, wins=3, seeds=seeds)
+    p = None if half is None else 0.01 if abs(gap) > half else 0.2
+    ala = Paired(mean=0.5 + gap, difference=gap, half_width=half, wins=3, seeds=seeds, p=p)
     rows = {"fixed": fixed, "ala": ala}
     return Result(
         metric="m",
@@ -37,6 +38,7 @@ def result(gap, half, higher=False, seeds=5):
         kept={},
         learnable=None,
         seeds={"best": {}, "last": {}},
+        networks=dict.fromkeys(("fixed", "ala", "good", "bad", "still", "mine"), 1),
     )
 
 
@@ -51,14 +53,18 @@ def result(gap, half, higher=False, seeds=5):
         (0.03, 0.04, True, "no clear difference"),
     ],
 )
-def test_the_verdict_needs_an_interval_clear_of_zero(gap, half, higher, word):
+def test_the_verdict_needs_a_difference_clear_of_zero(gap, half, higher, word):
     assert f"against fixed: {word}." in verdict(result(gap, half, higher))
 
 
-def test_the_verdict_tells_what_the_number_of_rows_makes_of_it():
-    one = result(-0.03, 0.01)
-    many = {**one.rows, "ala": replace(one.rows["ala"], p=0.065), "other": one.rows["ala"]}
-    assert "better (p = 0.065 after Holm's correction)." in verdict(replace(one, rows=many))
+@pytest.mark.parametrize(
+    ("gap", "p", "word"),
+    [(-0.03, 0.065, "no clear difference"), (-0.03, 0.049, "better"), (0.03, 0.099, "no clear difference")],
+)
+def test_the_word_follows_the_corrected_p_and_not_the_interval(gap, p, word):
+    one = result(gap, 0.01)
+    many = {**one.rows, "ala": replace(one.rows["ala"], p=p), "other": one.rows["ala"]}
+    assert f"against fixed: {word} (p = {p:.3f} after Holm's correction)." in verdict(replace(one, rows=many))
 
 
 def test_one_seed_claims_nothing():
@@ -101,6 +107,20 @@ def with_rival(gap, higher=False):
 @pytest.mark.parametrize(("gap", "higher", "best"), [(0.01, False, "good"), (-0.01, True, "good"), (0.5, False, "bad")])
 def test_the_verdict_names_the_best_rival(gap, higher, best):
     assert f"Best rival: {best}, " in verdict(with_rival(gap, higher))
+
+
+def test_networks_have_a_column_only_where_several_predict_together():
+    alone = with_rival(0.01)
+    assert "networks" not in [column.header for column in result_table(alone).columns]
+    several = replace(alone, networks={**alone.networks, "good": 20})
+    assert result_table(several).columns[-1].header == "networks"
+    assert list(result_table(several).columns[-1].cells) == ["1", "1", "20", "1"]
+    assert "Best rival: good (20 networks), " in verdict(several)
+    assert "networks: how many predict together" in heading(several)
+
+
+def test_what_a_derived_method_says_is_printed():
+    assert notes(replace(result(-0.3, 0.1), said=("outputs are left alone.",))) == ["outputs are left alone."]
 
 
 def test_without_a_learner_there_is_no_verdict():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -35,3 +36,23 @@ def test_deciding_by_expected_cost_is_cheaper_than_by_probability() -> None:
     costs = torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
     metric = MeanCost(costs)
     assert metric(-expected_costs(logits, costs), targets) < metric(logits, targets) - 0.02
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 8.0])
+def test_many_calibrations_at_once_are_those_one_by_one(sharpness: float) -> None:
+    logits, targets = labelled(120)
+    weights = (torch.rand(4, 120, generator=torch.Generator().manual_seed(1)) < 0.7).float()
+    together = calibrate(sharpness * logits, targets, 0.01, scale_prior=0.005, weights=weights)
+    for fit, seen in enumerate(weights > 0):
+        scale, bias = calibrate(sharpness * logits[seen], targets[seen], 0.01, scale_prior=0.005)
+        torch.testing.assert_close(together[0][fit], scale, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(together[1][fit], bias, atol=5e-3, rtol=0)
+
+
+def test_separable_outputs_are_calibrated_too() -> None:
+    targets = torch.arange(3).repeat(10)
+    outputs = 2.0 * F.one_hot(targets)
+    scale, bias = calibrate(outputs.float(), targets, 0.01, scale_prior=0.01, weights=torch.ones(2, 30))
+    assert scale.isfinite().all()
+    assert (scale > 1).all()
+    torch.testing.assert_close(bias, torch.zeros(2, 3), atol=1e-4, rtol=0)

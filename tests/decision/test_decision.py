@@ -134,8 +134,17 @@ def test_only_the_fit_that_did_not_see_a_sample_judges_it() -> None:
     candidate = Candidate("memory", 1.0, torch.eye(3).expand(len(folds.seen), -1, -1))
     score = CountsScore(FunctionMetric(ErrorRate(), higher_is_better=False), 3, 24)
     draw = torch.Generator().manual_seed(0)
-    found = out_of_fold(score, candidate, probabilities, targets, folds, torch.ones(1, 24), draw)
-    torch.testing.assert_close(found, torch.full((2, 1), -8 / 12))
+    found = out_of_fold(score, [candidate, candidate], probabilities, targets, folds, torch.ones(1, 24), draw)
+    torch.testing.assert_close(found, torch.full((2, 2, 1), -8 / 12))
+
+
+@pytest.mark.parametrize("metric", [MacroF1(), MeanCost(torch.rand(4, 4) * (1 - torch.eye(4)))], ids=["f1", "costs"])
+def test_the_score_out_of_fold_is_that_of_what_was_kept(metric: Metric) -> None:
+    decision = Decision.fit(*long_tailed(0, 4, 20), metric, repeats=1)
+    kept = [row for row in decision.rows if (row.name, row.shrinkage) == (decision.chosen, decision.shrinkage)]
+    assert [row.score for row in kept] == [decision.out_of_fold]
+    assert decision.rows[0].name == "none"
+    assert Decision.fit(*long_tailed(0, 4, 20), AUROC()).out_of_fold is None
 
 
 def test_four_samples_a_class_do_no_harm() -> None:

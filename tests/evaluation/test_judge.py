@@ -11,7 +11,7 @@ from lossalign.core import InputError
 from lossalign.evaluation import score
 from lossalign.evaluation.judge import Judge, selection_errors
 from lossalign.experiments import build, configure, labelled
-from lossalign.experiments.methods import derived
+from lossalign.experiments.methods import combined, derived
 from lossalign.experiments.methods.derived import Guard
 from lossalign.metrics import all_pairs, balanced_threshold
 
@@ -44,6 +44,29 @@ def test_post_hoc_offsets_change_nothing_but_the_outputs_of_fixed(monkeypatch, o
     monkeypatch.setattr(derived, "fit_offsets", lambda outputs, targets, errors: torch.zeros(10))
     scores = score(experiment, final=False)
     assert scores.best["post-hoc-offsets"] == scores.best["fixed"]
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_decision_never_sees_the_scored_split(monkeypatch, one_step, final):
+    experiment, fitted_on = one_step("fixed", "fixed+decision", "ensemble-fixed+decision"), []
+    fit = combined.Decision.fit
+    monkeypatch.setattr(
+        combined.Decision, "fit", lambda z, y, *rest, **more: fitted_on.append(y.clone()) or fit(z, y, *rest, **more)
+    )
+    score(experiment, final=final)
+    parts = [getattr(experiment.data[0], name).targets for name in ("validation", *["selection"] * final)]
+    assert all(torch.equal(labels, torch.cat(parts)) for labels in fitted_on)
+    assert len(fitted_on) == 2 * 2 + 2 * 1, "children and their ensemble, under two weights each, once"
+
+
+def test_ensembles_and_decisions_are_scored_like_any_method(one_step):
+    methods = ("fixed", "fixed+decision", "ensemble-fixed", "ensemble-fixed+decision")
+    experiment = one_step(*methods, "fixed+val", "fixed+val+decision", seeds=2, children=1)
+    scores = score(experiment, final=True)
+    assert (scores.best["ensemble-fixed"] == scores.best["fixed"]).all()
+    assert (scores.last["ensemble-fixed"] == scores.last["fixed"]).all()
+    assert all(len(values) == 2 for values in scores.best.values())
+    assert set(scores.best) == {*methods, "fixed+val", "fixed+val+decision"}
 
 
 def test_the_scored_split_is_the_selection_split_until_the_end(one_step):

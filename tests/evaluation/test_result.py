@@ -44,6 +44,11 @@ class TestRoles:
         scores = Scores(best=values, last=values, train={}, collapsed={}, pairs={})
         assert summarise(experiment, scores, {"aligned": np.zeros((0, 8))}, final=False).best_rival == best
 
+    def test_what_follows_a_learner_is_no_rival(self, one_step):
+        derived = ("ala+decision", "ensemble-ala", "ensemble-ala+decision", "fixed+decision", "ensemble-fixed")
+        result = summarised(one_step("fixed", "ala", *derived))
+        assert result.rivals == ("fixed+decision", "ensemble-fixed")
+
 
 class TestTables:
     def test_the_values_behind_the_tables_are_kept_seed_by_seed(self, one_step):
@@ -60,6 +65,16 @@ class TestTables:
         assert [summarised(experiment, final).split for final in (False, True)] == ["selection", "test"]
         result = summarised(experiment)
         assert (result.metric, result.higher_is_better, result.percent) == ("macro-f1", True, True)
+
+    def test_it_says_how_many_networks_predict_together(self, one_step):
+        methods = (
+            "fixed",
+            "fixed:children=3",
+            "fixed+decision",
+            "ensemble-fixed",
+            "ensemble-fixed+decision:children=3",
+        )
+        assert summarised(one_step(*methods)).networks == dict(zip(methods, (1, 1, 1, 2, 3), strict=True))
 
     def test_it_is_plain_data(self, one_step):
         result = summarised(one_step("fixed", "ala"))
@@ -110,6 +125,11 @@ class TestKept:
         children = experiment.populations["mlp-16"].children
         expected = children.child_state(chosen.arm.start + 1, "best")
         assert all(torch.equal(chosen.weights[name], tensor) for name, tensor in expected.items())
+
+    def test_a_child_that_leaves_out_a_fold_is_not_kept(self, one_step, preferring):
+        experiment = one_step("fixed+val", "fixed+val+decision", iterations=10)
+        errors = {(arm.method, 0): 0.1 if arm.spec.without is not None else 0.2 for arm in experiment.arms}
+        assert best_child(preferring(experiment, errors)).arm.method == "fixed+val"
 
     def test_the_best_child_of_an_arm_is_its_own(self, one_step, preferring):
         experiment = one_step("fixed", "ala")

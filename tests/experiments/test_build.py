@@ -1,6 +1,7 @@
 """A built run has every child in its place, and its children depend on nothing but their own seed and number."""
 
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -190,3 +191,27 @@ def test_an_image_folder_beyond_the_limit_is_streamed(tmp_path):
     assert isinstance(built(task, **small).data[0].train, Dataset)
     streaming = {**small, "in_memory_gb": 0.0, "image_cache": str(tmp_path / "cache")}
     assert isinstance(built(task, **streaming).data[0].train, MappedImages)
+
+
+def test_folds_cut_the_validation_split_class_by_class_and_a_child_leaves_out_one():
+    experiment = built(methods=("fixed+val", "fixed+val+decision"), seeds=1)
+    data, targets = experiment.data[0], experiment.data[0].splits.validation.targets
+    assert torch.stack([targets[data.folds == fold].bincount() for fold in range(4)]).unique().tolist() == [5, 6]
+    whole = data.trained_on(and_validation=True).load().inputs
+    held = data.splits.validation.load().inputs
+    for fold in range(4):
+        part = data.trained_on(and_validation=True, without=fold).load()
+        assert len(part) == len(data.train) + int((data.folds != fold).sum())
+        assert torch.equal(part.inputs, torch.cat([whole[: len(data.train)], held[data.folds != fold]]))
+    counts = [row.counts for row in (data.train, data.trained_on(and_validation=True, without=0))]
+    assert ((counts[1] - counts[0]) == targets[data.folds != 0].bincount()).all()
+
+
+def test_a_child_that_leaves_out_a_fold_is_paired_with_the_whole_one():
+    experiment = built(methods=("fixed+val", "fixed+val+decision"), seeds=1)
+    whole, *folds = experiment.arms
+    start = weights_of(experiment, whole, 1)
+    assert all(equal(weights_of(experiment, fold, 1), start) for fold in folds)
+    next(iter(experiment.populations.values())).step()
+    trained = [weights_of(experiment, arm, 1) for arm in experiment.arms]
+    assert not any(equal(one, other) for one, other in combinations(trained, 2))

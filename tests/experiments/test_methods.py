@@ -52,6 +52,9 @@ class TestWritten:
             ("pml-circle", "rival"),
             ("best-of-fixed", "derived"),
             ("guarded-ala", "derived"),
+            ("fixed+decision", "derived"),
+            ("ensemble-logit-adjustment", "derived"),
+            ("ensemble-ala+decision:horizon=1", "derived"),
         ],
     )
     def test_its_role_is_that_of_its_method(self, text, role):
@@ -86,6 +89,14 @@ class TestWritten:
             ("survival+survival", "survival inherits by itself"),
             ("fixed+survival+survival", "+survival is given twice"),
             ("best-of-fixed+survival", "trains no children of its own"),
+            ("best-of-fixed+decision", "best-of-fixed trains no children of its own; leave out +decision"),
+            ("ensemble-guarded-ala", "guarded-ala trains no children of its own; leave out ensemble-"),
+            ("ensemble-ensemble-fixed", "ensemble-fixed trains no children of its own"),
+            ("fixed+decision+decision", "+decision is given twice"),
+            ("refit-ala+decision", "no labels are left to decide by"),
+            ("ala+val+decision", "ala reads the validation split"),
+            ("ala+decision:nothing=1", "option 'nothing' is unknown"),
+            ("ensemble-nobody", "method 'nobody' is unknown"),
             ("ala:nothing=1", "option 'nothing' is unknown; choose from policy, freeze, children, loss"),
             ("ala:returns=1", "option 'returns' is now called 'horizon'"),
             ("ala:average=4", "option 'average' is now called 'weight_average'"),
@@ -108,6 +119,35 @@ class TestWritten:
             built("fixed", written)
 
 
+@pytest.mark.parametrize(
+    ("written", "base"),
+    [
+        ("fixed+decision", "fixed"),
+        ("ensemble-fixed", "fixed"),
+        ("ensemble-logit-adjustment+survival+decision", "logit-adjustment+survival"),
+        ("logit-adjustment+decision+survival", "logit-adjustment+survival"),
+        ("ensemble-ala+decision:groups=weights,offsets,horizon=1", "ala:groups=weights,offsets,horizon=1"),
+        ("fixed+val+decision", "fixed+val"),
+        ("ensemble-fixed+val", "fixed+val"),
+        ("ensemble-refit-ala", "refit-ala"),
+    ],
+)
+def test_decisions_and_ensembles_are_of_a_method_that_is_in_the_run(written, base):
+    spec = parse_method(written)
+    assert spec.method.after == (base,)
+    assert spec.derived.ensemble is written.startswith("ensemble-")
+    assert spec.decides is ("+decision" in written)
+    with pytest.raises(InputError, match=re.escape(f"'{written}' starts from '{base}'; add it to the methods")):
+        built("random-walk", written)
+
+
+def test_a_decision_on_all_labels_trains_folds_too():
+    experiment = built("fixed+val", "fixed+val+decision", "ensemble-fixed+val+decision", "fixed", "fixed+decision")
+    folds = [f"fixed+val without fold {fold} of 4" for fold in (1, 2, 3, 4)]
+    assert [arm.method for arm in experiment.arms] == ["fixed+val", "fixed", *folds]
+    assert [arm.spec.without for arm in experiment.arms] == [None, None, 0, 1, 2, 3]
+
+
 def test_every_method_trains_or_starts_from_one_that_does():
     for name in METHODS:
         method = METHODS[name]
@@ -119,9 +159,9 @@ def test_every_method_trains_or_starts_from_one_that_does():
 
 @pytest.mark.parametrize("compared", [COMPARED_CLASSES, COMPARED_EMBEDDINGS])
 def test_a_comparison_has_a_baseline_and_a_learner_and_is_complete(compared):
-    roles = [METHODS[name].role for name in compared]
-    assert (roles[0], roles[-1]) == ("baseline", "learner")
-    assert all(other in compared for name in compared for other in METHODS[name].after)
+    specs = [parse_method(name) for name in compared]
+    assert (specs[0].role, specs[-1].role) == ("baseline", "learner")
+    assert all(other in compared for spec in specs for other in spec.method.after)
 
 
 @pytest.mark.parametrize(("step", "on"), [(1, False), (8, False), (9, True), (10, True)])

@@ -238,6 +238,11 @@ class TestCompared:
         assert texts(config) == methods
         assert config.methods.seeds == 5
 
+    @pytest.mark.parametrize("metric", ["aucpr", "top5-error"])
+    def test_decisions_are_usual_only_where_they_can_change_the_metric(self, metric):
+        methods = texts(compared("digits-lt", {"metric": metric}))
+        assert methods == tuple(name for name in COMPARED_CLASSES if not name.endswith("+decision"))
+
     def test_what_a_recipe_file_or_a_user_says_comes_first(self, tmp_path):
         file = tmp_path / "mine.toml"
         file.write_text('task = "digits-lt"\nseeds = 2\n')

@@ -25,12 +25,13 @@ HERE = Path(__file__).parent
 OLD, CHANGED = HERE / "runs.json", HERE / "runs-changed.json"
 SMALL = "--seeds 2 --children 4 --iterations 200"
 TINY = "--seeds 2 --children 3 --iterations 100"
+DEFAULT = "fixed deferred-reweighting logit-adjustment proportional-rule post-hoc-offsets random-walk evolution ala"
 RETRIEVAL = "fixed triplet margin contrastive multi-similarity random-walk evolution ala random-phi best-of-random"
 LOSSES = "fixed focal label-smoothing ldam-drw l-softmax pairwise smooth-ap random-matrix confusion-matrix"
 COSTS = "fixed cost-weighted bayes-decision post-hoc-validation best-of-fixed ala best-of-ala"
 VARIANTS = "fixed ala ala:horizon=1,weight_average=2 ala:groups=weights,offsets,inherit_every=0 random-walk"
 CASES = {
-    "default": f"compare digits-lt {SMALL}",
+    "default": f"compare digits-lt --methods {DEFAULT} {SMALL}",
     "macro-f1": f"compare digits-lt --metric macro-f1 --methods fixed ala post-hoc-ala {SMALL}",
     "worst-recall": f"compare digits-lt --metric worst-recall --methods fixed ala population-based survival {SMALL}",
     "guard-refit": f"train digits-lt --guard --refit {SMALL}",

@@ -11,15 +11,19 @@ from rich.table import Table
 
 from lossalign.evaluation import Result, difference, in_units
 
+LEVEL = 0.05
+"""Largest p, after Holm's correction, at which a difference is called one."""
+
 
 def result_table(result: Result) -> Table:
     """One row for each method."""
     compared = len(result.rows) > 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
     middle = (f"against {result.baseline}", "wins", "p") if compared else ()
     trained = ("train",) if result.train_error else ()
-    for column in ("selected", *middle, "last", *trained):
+    several = ("networks",) if any(number > 1 for number in result.networks.values()) else ()
+    for column in ("selected", *middle, "last", *trained, *several):
         table.add_column(column, justify="right", no_wrap=True)
     for method, row in result.rows.items():
         wins = "–" if row.wins is None else f"{row.wins}/{row.seeds}"
@@ -27,7 +31,8 @@ def result_table(result: Result) -> Table:
         error = result.train_error.get(method)
         train = ("–" if error is None else f"{100 * error:.1f}",) if result.train_error else ()
         cells = (in_units(row.mean, result.percent), *against, in_units(result.last[method].mean, result.percent))
-        table.add_row(method, *cells, *train, style="bold" if method == result.learner else "")
+        number = (str(result.networks[method]),) if several else ()
+        table.add_row(method, *cells, *train, *number, style="bold" if method == result.learner else "")
     return table
 
 
@@ -40,12 +45,13 @@ def heading(result: Result) -> str:
         f"{result.metric.replace('-', ' ')}{unit} on the {result.split} split, {way} is better; mean over {number}.\n"
         "selected: weights picked on the selection split; last: weights at the end"
         + ("; train: error % on training data" if result.train_error else "")
+        + ("; networks: how many predict together" if max(result.networks.values()) > 1 else "")
         + ("; ± 95 % of the paired difference; p after Holm." if seeds > 1 and len(result.rows) > 1 else ".")
     )
 
 
 def verdict(result: Result) -> str | None:
-    """One sentence on the learner: better, worse, or no clear difference."""
+    """One sentence on the learner: better or worse if Holm's corrected p is below 0.05, else no clear difference."""
     name = result.learner
     row = result.rows.get(name) if name is not None else None
     if row is None or row.difference is None:
@@ -55,7 +61,8 @@ def verdict(result: Result) -> str | None:
     if row.half_width is None:
         return f"{shown}, one seed: no interval, so no claim."
     gain = row.difference if result.higher_is_better else -row.difference
-    word = "better" if gain > row.half_width else "worse" if gain < -row.half_width else "no clear difference"
+    clear = row.p is not None and row.p < LEVEL
+    word = "no clear difference" if not clear else "better" if gain > 0 else "worse"
     corrected = "" if row.p is None or len(result.rows) < 3 else f" (p = {row.p:.3f} after Holm's correction)"
     return f"{shown}: {word}{corrected}.{_best_rival(result, unit)}"
 
@@ -66,7 +73,9 @@ def _best_rival(result: Result, unit: str) -> str:
     if best is None:
         return ""
     gap = difference(result.against_learner[best], result.percent)
-    return f" Best rival: {best}, {gap}{unit} against {result.learner}."
+    number = result.networks[best]
+    size = f" ({number} networks)" if number > 1 else ""
+    return f" Best rival: {best}{size}, {gap}{unit} against {result.learner}."
 
 
 def notes(result: Result) -> list[str]:
@@ -87,7 +96,7 @@ def notes(result: Result) -> list[str]:
         said.append(f"The guard keeps {times} of {len(result.kept)} seeds.")
         if result.split == "selection":
             said.append("It chose on the selection split, which is scored here: its row is too good; use --final.")
-    return said
+    return [*said, *result.said]
 
 
 def print_result(result: Result, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ _JITTER = 1.5
 """Standard deviation of the noise on log-probabilities, with one sample of every class."""
 _PSEUDO = 4.0
 """Samples of every class that the expected confusions weigh in the judgement."""
+_TOGETHER = 2**24
 
 
 class Folds(NamedTuple):
@@ -82,46 +84,73 @@ def resampled(targets: Tensor, number: int, generator: torch.Generator) -> Tenso
 
 def out_of_fold(
     score: CountsScore,
-    candidate: Candidate,
+    candidates: Sequence[Candidate],
     probabilities: Tensor,
     targets: Tensor,
     folds: Folds,
     draws: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """Scores [R, B] of the decisions on samples that the fits did not see, on B resampled sets.
+    """Scores [n, R, B] of the decisions of n candidates on samples that the fits did not see, on B resampled sets.
 
     A few labels alone cannot tell candidates apart: between two samples a threshold may lie anywhere. So each set sees
     the samples a little moved, with noise on the log-probabilities whose standard deviation is 1.5 / √(samples of a
-    class); and to the counts of decisions against labels are added, as four samples of every class, those against the
-    probabilities of the same fits.
+    class), the same for all candidates; and to the counts of decisions against labels are added, as four samples of
+    every class, those against the probabilities of the same fits.
 
     Args:
         score: the metric, more is better.
-        candidate: what each fit found.
+        candidates: what each fit found.
         probabilities: of each fit [F, V, C].
         targets: labels [V].
         folds: the cross-validations.
         draws: how often each sample counts in each set [B, V].
         generator: where the noise comes from.
     """
-    classes, repeats = score.classes, len(folds.fold)
+    classes = score.classes
     own = folds.own(probabilities)
     logs = own.clamp_min(1e-30).log()
-    gains = candidate.gains[:-1].view(repeats, -1, classes, classes)
     spread = _JITTER * (classes / len(targets)) ** 0.5
     weight = _PSEUDO * classes / len(targets) * targets.bincount(minlength=classes)[:, None]
+    gains = torch.stack([each.gains for each in candidates])
     scores = []
-    for times in draws:
-        moved = (logs + spread * torch.randn(logs.shape, generator=generator).to(logs)).softmax(-1)
-        decided = (moved[:, None] @ gains).argmax(-1)
-        predictions = decided.gather(1, folds.fold[:, None]).squeeze(1)
-        expected = own.mT @ torch.nn.functional.one_hot(predictions, classes).to(own)
+    for some in draws.split(max(1, _TOGETHER // (own.numel() * len(gains)))):
+        noise = torch.stack([torch.randn(logs.shape, generator=generator) for _ in some]).to(logs)
+        moved = (logs + spread * noise).softmax(-1).transpose(0, 1)  # [R, B, V, C]
+        predictions = _decided(moved, gains, folds)
+        counts, expected = _tables(predictions, targets, own, some)
         expected = expected / expected.sum(-1, keepdim=True).clamp_min(1e-9) * weight
-        cells = targets * classes + predictions
-        counts = own.new_zeros(repeats, classes**2).scatter_add(1, cells, times.expand(repeats, -1))
-        scores.append(score(counts.view(repeats, classes, classes) + expected))
-    return torch.stack(scores, 1)
+        scores.append(score(counts + expected))
+    return torch.cat(scores, 2)
+
+
+def _decided(moved: Tensor, gains: Tensor, folds: Folds) -> Tensor:
+    """Decisions [n, R, B, V] on probabilities [R, B, V, C], each by the gains [n, F, C, C] that did not see it."""
+    repeats, sets, samples = moved.shape[:3]
+    number = (gains.shape[1] - 1) // repeats
+    found = folds.fold.new_empty(len(gains), repeats, sets, samples)
+    for fit in range(repeats * number):
+        repeat, fold = divmod(fit, number)
+        held = (folds.fold[repeat] == fold).nonzero().squeeze(1)
+        seen = moved[repeat][:, held].flatten(0, 1)
+        scores = seen @ gains[:, fit]  # [n, B · held, C]
+        found[:, repeat, :, held] = scores.argmax(-1).view(len(gains), sets, -1)
+    return found
+
+
+def _tables(predictions: Tensor, targets: Tensor, own: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Counts of decisions [n, R, B, V] against labels and against probabilities, both [n, R, B, C, C]; rows: truth."""
+    number, repeats, sets, _ = predictions.shape
+    classes = own.shape[-1]
+    flat = predictions.flatten(0, 2)
+    at = torch.arange(len(flat), device=own.device)[:, None] * classes
+    cells = (at + targets) * classes + flat
+    times = draws.expand(number, repeats, -1, -1)
+    counts = own.new_zeros(len(flat) * classes**2).scatter_add(0, cells.flatten(), times.flatten())
+    probable = own[:, None].expand(number, -1, sets, -1, -1).flatten(0, 3)
+    expected = own.new_zeros(len(flat) * classes, classes).index_add(0, (at + flat).flatten(), probable)
+    shape = (number, repeats, sets, classes, classes)
+    return counts.view(shape), expected.view(shape).mT
 
 
 class Choice(NamedTuple):

@@ -116,7 +116,8 @@ def confusions(predictions: Tensor, truth: Tensor, draws: Tensor | None = None) 
         tensor([[[[1.0000, 0.5000],
                   [0.0000, 0.5000]]]])
     """
-    if draws is None:
-        draws = truth.new_ones(1, truth.shape[1])
-    decided = torch.nn.functional.one_hot(predictions, truth.shape[-1]).to(truth)
-    return torch.einsum("fvi,bv,fvj->fbij", truth, draws, decided)
+    weighed = truth[:, None] if draws is None else truth[:, None] * draws[..., None]  # [F, B, V, C]
+    fits, sets, _, classes = weighed.shape
+    at = torch.arange(fits * sets, device=truth.device).view(fits, sets, 1) * classes + predictions[:, None]
+    table = weighed.new_zeros(fits * sets * classes, classes).index_add(0, at.flatten(), weighed.flatten(0, 2))
+    return table.view(fits, sets, classes, classes).mT

@@ -15,7 +15,6 @@ from lossalign.decision.fit import Row, fit_gains
 from lossalign.decision.inputs import Form, Problem, as_classes, read
 from lossalign.decision.saved import read_file, write_file
 from lossalign.decision.thresholds import fit_thresholds
-from lossalign.metrics import MeanCost
 
 
 class Decision:
@@ -63,7 +62,15 @@ class Decision:
         self.chosen, self.shrinkage, self.metric, self.note, self.rows = chosen, shrinkage, metric, note, tuple(rows)
 
     @classmethod
-    def fit(cls, outputs: Any, targets: Any, metric: object, higher_is_better: bool | None = None) -> Decision:
+    def fit(
+        cls,
+        outputs: Any,
+        targets: Any,
+        metric: object,
+        higher_is_better: bool | None = None,
+        *,
+        repeats: int | None = None,
+    ) -> Decision:
         """The decision for ``metric``, chosen on validation samples that its candidates were not fitted to.
 
         A metric that depends on more than the decisions (AUROC, Recall@k, a loss) leaves the outputs alone; ``note``
@@ -77,12 +84,14 @@ class Decision:
             metric: one of ours, a ``torchmetrics.Metric``, a function ``(outputs, targets) -> float``, or a name. One
                 that is not vectorised is called at most 32 · (C² + 2) + 272 C + 320 times for up to 16 classes.
             higher_is_better: the direction of a metric that has none of its own.
+            repeats: most cross-validations that the choice among candidates is averaged over, each with other folds;
+                None: 5, and fewer for many samples. A fit with 1 takes a quarter of the time.
         """
         with torch.no_grad():
             problem = read(outputs, targets, metric, higher_is_better)
             if problem.note:
                 return cls._alone(problem)
-            return cls._of_labels(problem) if problem.form == "labels" else cls._of_classes(problem)
+            return cls._of_labels(problem) if problem.form == "labels" else cls._of_classes(problem, repeats)
 
     @classmethod
     def _alone(cls, problem: Problem) -> Decision:
@@ -105,16 +114,15 @@ class Decision:
         )
 
     @classmethod
-    def _of_classes(cls, problem: Problem) -> Decision:
-        found = fit_gains(problem.outputs, problem.targets, problem.metric, problem.scale_free)
-        costs = isinstance(problem.metric, MeanCost)
+    def _of_classes(cls, problem: Problem, repeats: int | None) -> Decision:
+        found = fit_gains(problem.outputs, problem.targets, problem.metric, problem.scale_free, repeats)
         return cls(
             form=problem.form,
             scale=found.scale,
             bias=found.bias,
             gains=found.gains,
-            chosen="costs" if costs else found.rows[found.kept].name,
-            shrinkage=1.0 if costs else found.rows[found.kept].shrinkage,
+            chosen=found.rows[found.kept].name,
+            shrinkage=found.rows[found.kept].shrinkage,
             metric=problem.metric.name,
             rows=found.rows,
         )
@@ -177,6 +185,13 @@ class Decision:
         wrong, right = self.gains[0, 0] - self.gains[0, 1], self.gains[1, 1] - self.gains[1, 0]
         odds = wrong.clamp_min(1e-12).log() - right.clamp_min(1e-12).log()
         return (odds - (self.bias[1] - self.bias[0])) / self.scale
+
+    @property
+    def out_of_fold(self) -> float | None:
+        """The metric of what was kept, on validation samples that its fits did not see; None if nothing was fitted."""
+        return next(
+            (row.score for row in self.rows if (row.name, row.shrinkage) == (self.chosen, self.shrinkage)), None
+        )
 
     def show(self) -> str:
         """The candidates and their scores out of fold, as a table of text; ``>`` marks the one that was kept."""

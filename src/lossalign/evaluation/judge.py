@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +13,11 @@ from torch import Tensor
 from lossalign.children import Weights
 from lossalign.data import Pairs
 from lossalign.experiments import Arm, Experiment, labelled
+from lossalign.experiments.methods import Split
 from lossalign.metrics import Metric
 from lossalign.training import LabelledSet, measure
 
-Split = Literal["scored", "validation", "selection"]
+T = TypeVar("T")
 Values = dict[tuple[str, int], Tensor]
 """The metric of every child [n], or whether it judges each pair correctly [n, pairs], by method and seed."""
 
@@ -43,20 +45,42 @@ class Judge:
         experiment: a trained experiment.
         weights: the weights that are scored.
         final: score the test split, instead of the selection split.
+        said: sentences to print below the table.
     """
 
     experiment: Experiment
     weights: Weights
     final: bool
-    _outputs: dict[tuple[str, Split], Tensor] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    _outputs: dict[tuple[str, Split, Weights], Tensor] = field(default_factory=dict)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+
+    def under(self, weights: Weights) -> Judge:
+        """The same experiment under another choice of weights; what was computed is shared."""
+        return self if weights == self.weights else replace(self, weights=weights)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made once for all weights."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
+    def say(self, sentence: str) -> None:
+        """Have a sentence printed below the table, once."""
+        if sentence not in self.said:
+            self.said.append(sentence)
 
     @property
     def metric(self) -> Metric:
         """The metric of the run."""
         return self.experiment.metric
 
-    @cached_property
+    @property
     def _scored(self) -> dict[int, LabelledSet]:
+        return self.once("scored", self._load)
+
+    def _load(self) -> dict[int, LabelledSet]:
         data = self.experiment.data
         if not self.final:
             return {seed: each.selection for seed, each in data.items()}
@@ -72,11 +96,10 @@ class Judge:
         """Outputs of a whole population on a split [N, V, …]."""
         if split == "selection" and not self.final:
             split = "scored"
-        if (population, split) not in self._outputs:
-            self._outputs[population, split] = population_outputs(
-                self.experiment, population, self.sets(split), self.weights
-            )
-        return self._outputs[population, split]
+        key = population, split, self.weights
+        if key not in self._outputs:
+            self._outputs[key] = population_outputs(self.experiment, population, self.sets(split), self.weights)
+        return self._outputs[key]
 
     def outputs(self, method: str, seed: int, split: Split) -> Tensor:
         """Outputs of each child on a split [n, V, C]."""
@@ -91,10 +114,16 @@ class Judge:
         """The best selection metric of each child, as an error [n]."""
         return selection_errors(self.experiment, self.experiment.arm(method, seed))
 
-    def measure(self, outputs: Tensor, seed: int) -> Tensor:
-        """The metric of other outputs on the scored split [n], from [n, V, C]."""
-        targets = self.targets(seed, "scored").expand(len(outputs), -1)
-        return measure(self.metric, outputs, targets, self.experiment.config.steps)
+    def folds(self, seed: int) -> Tensor:
+        """The fold of every sample of the validation split [V], for methods that train on that split too."""
+        return self.experiment.data[seed].folds
+
+    def measure(self, outputs: Tensor, seed: int, *, one_hot: bool = False) -> Tensor:
+        """The metric of other outputs on the scored split [n], from [n, V, C]; ``one_hot``: against labels [V, C]."""
+        targets = self.targets(seed, "scored")
+        if one_hot:
+            targets = torch.nn.functional.one_hot(targets, outputs.shape[-1])
+        return measure(self.metric, outputs, targets.expand(len(outputs), *targets.shape), self.experiment.config.steps)
 
     def value(self, method: str, seed: int) -> Tensor:
         """The metric of a trained method's children [n], or whether each judges each pair correctly [n, pairs]."""

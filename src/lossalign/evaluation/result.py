@@ -14,7 +14,7 @@ from lossalign.evaluation.analysis import Learnable, learnable
 from lossalign.evaluation.judge import Judge, selection_errors
 from lossalign.evaluation.scores import Array, Scores
 from lossalign.evaluation.statistics import Paired, difference, in_units, table
-from lossalign.experiments import METHODS, Arm, Experiment, MethodSpec, Role
+from lossalign.experiments import Arm, Experiment, MethodSpec, Role
 from lossalign.experiments.methods.derived import Guard
 
 
@@ -59,6 +59,10 @@ class Result:
     """R² of reward on actions along the random walk, if there was one."""
     seeds: dict[str, dict[str, list[float]]]
     """The values behind the tables, ``best`` and ``last``: by method, one for each seed."""
+    networks: dict[str, int]
+    """Number of networks that predict together, by method: 1, and of an ensemble the children of a seed."""
+    said: tuple[str, ...] = ()
+    """More to print below the table."""
 
     folder: Path | None = None
     """The run folder."""
@@ -113,7 +117,7 @@ def summarise(experiment: Experiment, scores: Scores, rewards: dict[str, Array],
         roles={spec.text: spec.role for spec in specs},
         baseline=baseline,
         learner=learner,
-        rivals=tuple(spec.text for spec in specs if spec.text != baseline and not _learns(spec)),
+        rivals=tuple(spec.text for spec in specs if spec.text != baseline and not _learns(spec, specs)),
         rows=table(scores.best, baseline, better),
         last=table(scores.last, baseline, better),
         against_learner={} if learner is None else table(scores.best, learner, better),
@@ -126,12 +130,21 @@ def summarise(experiment: Experiment, scores: Scores, rewards: dict[str, Array],
         kept=guard_keeps(experiment),
         learnable=_learnable(experiment, rewards),
         seeds={"best": _lists(scores.best), "last": _lists(scores.last)},
+        networks={spec.text: _networks(experiment, spec) for spec in specs},
+        said=scores.said,
     )
 
 
-def _learns(spec: MethodSpec) -> bool:
+def _learns(spec: MethodSpec, specs: list[MethodSpec]) -> bool:
     """Whether a method learns, or is derived from one that does."""
-    return spec.role == "learner" or any(METHODS[name].role == "learner" for name in spec.method.after)
+    return spec.role == "learner" or any(other.role == "learner" for other in specs if other.text in spec.method.after)
+
+
+def _networks(experiment: Experiment, spec: MethodSpec) -> int:
+    """How many networks predict together."""
+    if spec.derived is None or not spec.derived.ensemble:
+        return 1
+    return experiment.arm(spec.method.after[0], experiment.config.methods.seed).children
 
 
 def _lists(values: dict[str, Array]) -> dict[str, list[float]]:
@@ -198,7 +211,8 @@ def best_child(experiment: Experiment) -> Chosen:
     """
     refitted = [arm for arm in experiment.arms if arm.spec.trained is not None and arm.spec.trained.refits]
     learning = [arm for arm in experiment.arms if arm.spec.role == "learner"]
-    arms: Iterable[Arm] = refitted or learning or experiment.arms
+    whole = [arm for arm in experiment.arms if arm.spec.without is None]
+    arms: Iterable[Arm] = refitted or learning or whole
     keeps = guard_keeps(experiment)
     if keeps:
         adapting = {arm.seed: arm for arm in refitted}

@@ -41,19 +41,22 @@ class Scores:
     pairs: dict[str, Array]
     """Fraction of a method's networks, with selected weights, that judge each of the test set's pairs correctly; empty
     without pairs."""
+    said: tuple[str, ...] = ()
+    """Sentences to print below the table."""
 
 
 def score(experiment: Experiment, *, final: bool) -> Scores:
     """Score every method on the selection split, or with ``final`` on the test split."""
     best = Judge(experiment, "best", final)
     values, collapsed = best.values, _collapsed(best) if experiment.kind.embeds else {}
-    last = Judge(experiment, "averaged", final).values
+    last = best.under("averaged").values
     return Scores(
         best=_means(experiment, values),
         last=_means(experiment, last),
         train={} if experiment.kind.embeds else _training_errors(experiment),
         collapsed=collapsed,
         pairs=_over_pairs(experiment, values) if final and experiment.pairs is not None else {},
+        said=tuple(best.said),
     )
 
 

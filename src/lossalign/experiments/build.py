@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 
 import torch
@@ -29,7 +29,7 @@ from lossalign.data.registry import Loaded, SourceSettings, load_source
 from lossalign.experiments.config import Config
 from lossalign.experiments.families import Family, families
 from lossalign.experiments.kinds import KINDS, Kind
-from lossalign.experiments.methods import MethodSpec, Setting
+from lossalign.experiments.methods import FOLDS, MethodSpec, Setting
 from lossalign.experiments.tasks import options_of
 from lossalign.losses import AdaptiveLoss, Narrowed
 from lossalign.losses.registry import LossSettings, find_loss, make_loss
@@ -100,9 +100,22 @@ class SeedData:
         """The test split."""
         return self.splits.test
 
-    def trained_on(self, *, and_validation: bool) -> Examples:
-        """The examples that the children of a method train on."""
-        return self.splits.train_and_validation if and_validation else self.splits.train
+    @cached_property
+    def folds(self) -> Tensor:
+        """The fold of every sample of the validation split [V]; each class is spread evenly over the folds."""
+        targets = self.validation.targets
+        places = torch.arange(len(targets), device=targets.device) % FOLDS
+        return torch.empty_like(targets).scatter(0, targets.argsort(stable=True), places)
+
+    def trained_on(self, *, and_validation: bool, without: int | None = None) -> Examples:
+        """The examples that the children of a method train on: without one fold of the validation split if asked."""
+        if not and_validation:
+            return self.splits.train
+        both = self.splits.train_and_validation
+        if without is None:
+            return both
+        kept = (self.folds != without).nonzero().squeeze(1).cpu() + len(self.train)
+        return both.subset(torch.cat([torch.arange(len(self.train)), kept]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,11 +282,17 @@ class Row:
         seed: its seed.
         child: its index among the children of its arm.
         and_validation: whether it trains on the validation split too.
+        without: the fold of the validation split that it leaves out.
     """
 
     seed: int
     child: int
     and_validation: bool
+    without: int | None
+
+    def examples(self, data: SeedData) -> Examples:
+        """The examples that it trains on."""
+        return data.trained_on(and_validation=self.and_validation, without=self.without)
 
 
 @dataclass(frozen=True)
@@ -334,7 +353,11 @@ class Builder:
     ) -> Population:
         """The children of the families that train together, and their controllers."""
         config, first = self.config, next(iter(together.values()))
-        rows = [Row(arm.seed, child, arm.spec.and_validation) for arm in arms for child in range(arm.children)]
+        rows = [
+            Row(arm.seed, child, arm.spec.and_validation, arm.spec.without)
+            for arm in arms
+            for child in range(arm.children)
+        ]
         widest = max(losses[name].spec.size for name in together)
         fitted = {name: loss if loss.spec.size == widest else Narrowed(loss) for name, loss in losses.items()}
         return Population(
@@ -373,7 +396,7 @@ class Builder:
             preset=options_of(config, spec),
             loss=loss,
             metric=self.metric,
-            counts=data.trained_on(and_validation=spec.and_validation).counts,
+            counts=data.trained_on(and_validation=spec.and_validation, without=spec.without).counts,
             counts_before=data.train.counts,
             seed=arm.seed,
             device=self.device,
@@ -415,7 +438,7 @@ class Builder:
         )
 
     def _member(self, model: str, row: Row, stream: Callable[[], Stream]) -> Member:
-        examples = self.data[row.seed].trained_on(and_validation=row.and_validation)
+        examples = row.examples(self.data[row.seed])
         purpose = ("layers", "and reward") if row.and_validation else ("layers",)
         layers = generator(row.seed, "child", row.child, *purpose).initial_seed()
         return Member(self.network(model, examples, row.seed, row.child), layers, stream)
@@ -423,7 +446,7 @@ class Builder:
     def _stream(self, row: Row) -> Callable[[], Stream]:
         """A function that makes the batch stream of a row."""
         data, chosen = self.data[row.seed], self.config.optimisation
-        examples = data.trained_on(and_validation=row.and_validation)
+        examples = row.examples(data)
 
         def stream() -> Stream:
             batches = generator(row.seed, "child", row.child, "batches")

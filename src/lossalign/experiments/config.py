@@ -167,7 +167,8 @@ class MethodsConfig(Checked):
 
     specs: tuple[MethodSpec, ...] = field(default=DEFAULT_METHODS, metadata={"key": "methods"})
     """Methods to run (`lossalign list methods`), each as NAME, NAME+val (trains on the validation split too),
-    NAME+survival (with ala's inheritance) or NAME:option=value,… (a method with options of its own)."""
+    NAME+survival (with ala's inheritance), NAME+decision (followed by a decision for the metric), ensemble-NAME
+    (its children predict together) or NAME:option=value,… (a method with options of its own)."""
     seeds: int = 1
     """Number of seeds."""
     children: int = 10

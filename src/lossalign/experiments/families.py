@@ -42,7 +42,8 @@ def families(config: Config) -> dict[str, Family]:
     kind, own = KINDS[config.kind], config.control.options
     texts = [spec.text for spec in config.methods.specs]
     found: dict[str, Family] = {}
-    for spec in config.methods.specs:
+    folds = [fold for spec in config.methods.specs if spec.derived is not None for fold in spec.derived.folds]
+    for spec in (*config.methods.specs, *dict.fromkeys(folds)):
         missing = [name for name in spec.method.after if name not in texts]
         if missing:
             raise InputError(f"method {spec.text!r} starts from {missing[0]!r}; add it to the methods.")

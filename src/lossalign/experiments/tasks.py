@@ -17,10 +17,10 @@ from lossalign.core.values import check_value
 from lossalign.experiments.config import Config
 from lossalign.experiments.keys import OPTIONS, SECTIONS, typed
 from lossalign.experiments.kinds import KINDS
-from lossalign.experiments.methods import MethodSpec
+from lossalign.experiments.methods import MethodSpec, parse_method
 from lossalign.experiments.recipes import is_recipe, read_recipe
 from lossalign.losses.registry import find_loss
-from lossalign.metrics import metric_named
+from lossalign.metrics import ConfusionMetric, metric_named
 from lossalign.models import check_model
 
 Values = dict[str, Any]
@@ -250,9 +250,15 @@ def configure(task: str, *changes: Mapping[str, Any], usual: Mapping[str, Any] |
 
 
 def compared(task: str, *changes: Mapping[str, Any]) -> Config:
-    """The config of a comparison: as ``configure``, by default with the usual methods of the task's kind on 5 seeds."""
-    kind = KINDS[configure(task, *changes).kind]
-    return configure(task, *changes, usual={"methods": kind.compared, "seeds": 5})
+    """The config of a comparison: as ``configure``, by default with the usual methods of the task's kind on 5 seeds.
+
+    Those with a decision are usual for metrics of the confusion counts: no decision changes most others, or each of
+    hundreds of fits would call a user's metric thousands of times.
+    """
+    plain = configure(task, *changes)
+    counted = isinstance(metric_named(plain.metric), ConfusionMetric)
+    methods = [spec.text for spec in map(parse_method, KINDS[plain.kind].compared) if counted or not spec.decides]
+    return configure(task, *changes, usual={"methods": tuple(methods), "seeds": 5})
 
 
 def find_task(task: str, *, embeds: bool = False) -> Task:

@@ -19,6 +19,7 @@ class Metric(ABC):
         vectorised: whether ``__call__`` is pure tensor code without data-dependent shapes, which ``torch.func.vmap``
             can lift over children; if False, it is called once for each child.
         percent: whether it is shown in percent.
+        ranks: whether it ranks the samples of each class by their scores, so that an ensemble averages ranks.
         pairwise: whether it compares samples with each other; a large set is then scored one child at a time.
         tie_breaker: for a metric that often plateaus, another one of the same direction and scale that does not. It is
             added to the error that the controller observes; selection and reports do not use it.
@@ -28,6 +29,7 @@ class Metric(ABC):
     higher_is_better: bool
     vectorised: bool
     percent: bool = False
+    ranks: bool = False
     pairwise: bool = False
     tie_breaker: Metric | None = None
 

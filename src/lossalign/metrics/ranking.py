@@ -152,6 +152,7 @@ class AUCPR(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    ranks = True
 
     def __init__(self, average: Average = "macro") -> None:
         self.name = _named("aucpr", average)
@@ -179,6 +180,7 @@ class AUROC(Metric):
     higher_is_better = True
     percent = True
     vectorised = True
+    ranks = True
 
     def __init__(self, average: Average = "macro") -> None:
         self.name = _named("auroc", average)

@@ -284,6 +284,7 @@ class RunFolder:
                     "family": arm.family,
                     "family_start": arm.family_rows.start,
                     "children": arm.children,
+                    "without": arm.spec.without,
                 }
                 for arm in experiment.arms
             ],

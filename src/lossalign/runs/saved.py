@@ -74,8 +74,8 @@ class SavedRun:
 
     @property
     def methods(self) -> list[str]:
-        """The methods, in the order of the arms."""
-        return list(dict.fromkeys(arm["method"] for arm in self.arms))
+        """The methods, in the order of the arms; those that leave out a fold only serve a decision."""
+        return list(dict.fromkeys(arm["method"] for arm in self.arms if arm.get("without") is None))
 
     @property
     def baselines(self) -> list[str]:

@@ -15,6 +15,7 @@ from lossalign.control import RENAMED_OPTIONS, Preset
 from lossalign.core import Controller, InputError, Registry, import_plug
 from lossalign.core.values import parse_value
 from lossalign.experiments.methods import trained
+from lossalign.experiments.methods.combined import FOLDS, Children, Decided, Ensemble
 from lossalign.experiments.methods.derived import BayesDecision, BestOf, Guard, Offsets
 from lossalign.experiments.methods.spec import (
     DerivedMethod,
@@ -32,8 +33,11 @@ METHODS: Registry[Method] = Registry(
     renamed={"post-hoc-reward": "post-hoc-validation"},
 )
 
-AND_VALIDATION, SURVIVAL = "+val", "+survival"
-"""Suffixes: the method trains on the validation split too; its children inherit as under ALA."""
+AND_VALIDATION, SURVIVAL, DECISION = "+val", "+survival", "+decision"
+"""Suffixes: the method trains on the validation split too; its children inherit as under ALA; its outputs are followed
+by a decision."""
+ENSEMBLE = "ensemble-"
+"""Prefix: the children of a seed predict together."""
 
 DEFERRED_UNTIL = 0.8
 """Deferred re-weighting starts at this fraction of the run (Cao et al., NeurIPS 2019: epoch 160 of 200)."""
@@ -219,11 +223,13 @@ COMPARED_CLASSES = (
     "logit-adjustment",
     "proportional-rule",
     "post-hoc-offsets",
+    "fixed+decision",
+    "logit-adjustment+decision",
     "random-walk",
     "evolution",
     ALA,
 )
-"""Default methods of ``lossalign compare`` in classification."""
+"""Default methods of ``lossalign compare`` in classification; decisions only for metrics of the confusion counts."""
 COMPARED_EMBEDDINGS = (
     FIXED,
     "triplet",
@@ -252,11 +258,15 @@ def parse_method(text: str) -> MethodSpec:
         True
         >>> parse_method("logit-adjustment+survival").trained.name
         'logit-adjustment+survival'
+        >>> parse_method("ensemble-logit-adjustment+decision").method.after
+        ('logit-adjustment',)
         >>> parse_method("pml-multi-similarity").trained.loss
         'pml-multi-similarity'
     """
     name, options = _parts(text)
     plain, suffixes = _suffixes(text, name)
+    if DECISION in suffixes or plain.startswith(ENSEMBLE):
+        return _combined(text, name, decides=DECISION in suffixes)
     method = _find(plain)
     own = {key: parse_value(f"method {text!r}: {key}", options.pop(key), _OWN[key]) for key in _OWN if key in options}
     if own.get("children", 1) < 1:
@@ -288,11 +298,48 @@ def _suffixes(text: str, name: str) -> tuple[str, list[str]]:
         ('fixed', ['+val', '+survival'])
     """
     found: list[str] = []
-    while suffix := next((suffix for suffix in (AND_VALIDATION, SURVIVAL) if name.endswith(suffix)), None):
+    known = (AND_VALIDATION, SURVIVAL, DECISION)
+    while suffix := next((suffix for suffix in known if name.endswith(suffix)), None):
         if suffix in found:
             raise InputError(f"method {text!r}: {suffix} is given twice; leave one out.")
         name, found = name.removesuffix(suffix), [*found, suffix]
     return name, found
+
+
+def _combined(text: str, name: str, *, decides: bool) -> MethodSpec:
+    """An ensemble, a decision, or both, on a method that must be in the run too."""
+    ensemble, options = name.startswith(ENSEMBLE), text.removeprefix(name)
+    base = parse_method(name.removeprefix(ENSEMBLE).replace(DECISION, "") + options)
+    asked = " and ".join([ENSEMBLE] * ensemble + [DECISION] * decides)
+    if base.trained is None:
+        raise InputError(f"method {text!r}: {base.text} trains no children of its own; leave out {asked}.")
+    if decides and base.trained.refits:
+        raise InputError(
+            f"method {text!r}: {base.text} trains on the validation split under the Φ of another method, so no labels "
+            f"are left to decide by; leave out {DECISION}."
+        )
+    folds = tuple(_fold(base, fold) for fold in range(FOLDS)) if decides and base.and_validation else ()
+    models = Ensemble(base.text) if ensemble else Children(base.text)
+    return MethodSpec(
+        text=text,
+        method=DerivedMethod(
+            name=name,
+            role="derived",
+            derivation=Decided(models, tuple(fold.text for fold in folds)) if decides else Ensemble(base.text),
+            after=(base.text,),
+            of_classes=True,
+            ensemble=ensemble,
+            decides=decides,
+            folds=folds,
+        ),
+    )
+
+
+def _fold(base: MethodSpec, fold: int) -> MethodSpec:
+    """The method, trained without one fold of the validation split."""
+    assert base.trained is not None
+    method = replace(base.trained, role="rival")
+    return replace(base, text=f"{base.text} without fold {fold + 1} of {FOLDS}", method=method, without=fold)
 
 
 def _surviving(text: str, method: Method) -> TrainedMethod:

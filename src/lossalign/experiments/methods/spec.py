@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from lossalign.children import Weights
 from lossalign.control import Preset
 from lossalign.core import Controller, ParameterSpec, generator
 from lossalign.losses import AdaptiveLoss
 from lossalign.metrics import Metric
 from lossalign.rivals import Schedule
+
+Split = Literal["scored", "validation", "selection"]
+T = TypeVar("T")
 
 Role = Literal["baseline", "learner", "rival", "derived"]
 """``baseline``: Φ stays at its start, others are compared with it; ``learner``: a policy that learns; ``rival``: any
@@ -76,6 +80,23 @@ class Judged(Protocol):
         """Whether the test split is scored, instead of the selection split."""
         ...
 
+    @property
+    def weights(self) -> Weights:
+        """The weights that are scored."""
+        ...
+
+    def under(self, weights: Weights) -> Judged:
+        """The same methods with other weights."""
+        ...
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made once for all weights."""
+        ...
+
+    def say(self, sentence: str) -> None:
+        """Have a sentence printed below the table, once."""
+        ...
+
     def value(self, method: str, seed: int) -> Tensor:
         """The metric of a method's children [n], or whether each judges each pair correctly [n, pairs]."""
         ...
@@ -84,16 +105,20 @@ class Judged(Protocol):
         """The best selection metric of each child, as an error [n]."""
         ...
 
-    def outputs(self, method: str, seed: int, split: Literal["scored", "validation", "selection"]) -> Tensor:
+    def outputs(self, method: str, seed: int, split: Split) -> Tensor:
         """Outputs of each child on a split [n, V, C]."""
         ...
 
-    def targets(self, seed: int, split: Literal["scored", "validation", "selection"]) -> Tensor:
+    def targets(self, seed: int, split: Split) -> Tensor:
         """Labels of a split [V]."""
         ...
 
-    def measure(self, outputs: Tensor, seed: int) -> Tensor:
-        """The metric of other outputs on the scored split [n], from [n, V, C]."""
+    def folds(self, seed: int) -> Tensor:
+        """The fold of every sample of the validation split [V], for methods that train on that split too."""
+        ...
+
+    def measure(self, outputs: Tensor, seed: int, *, one_hot: bool = False) -> Tensor:
+        """The metric of other outputs on the scored split [n], from [n, V, C]; ``one_hot``: against labels [V, C]."""
         ...
 
 
@@ -159,20 +184,28 @@ class DerivedMethod(Method):
     Args:
         derivation: how it scores itself.
         of_classes: whether it needs an output for each class, so that it cannot be used in metric learning.
+        ensemble: whether all children of a seed predict together, as one model.
+        decides: whether it fits a ``Decision``.
+        folds: what is trained for it and has no row of its own.
     """
 
     derivation: Derivation
     of_classes: bool = False
+    ensemble: bool = False
+    decides: bool = False
+    folds: tuple[MethodSpec, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec:
-    """A method as a user asked for it: ``NAME``, ``NAME+survival``, ``NAME+val`` or ``NAME:option=value,…``.
+    """A method as a user asked for it: ``NAME``, ``NAME+survival``, ``NAME+val``, ``NAME+decision``, ``ensemble-NAME``,
+    and with options ``NAME:option=value,…``.
 
     Args:
         text: as it was written; its name in tables.
         method: the method.
         and_validation: whether it trains on the validation split too.
+        without: the fold of the validation split that it leaves out; None: it leaves out none.
         options: options of the preset that it changes, typed.
         policy: initial policy; None: that of the run.
         freeze: whether the policy is not trained; None: as in the run.
@@ -182,6 +215,7 @@ class MethodSpec:
     text: str
     method: Method
     and_validation: bool = False
+    without: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
     policy: str | None = None
     freeze: bool | None = None
@@ -201,6 +235,11 @@ class MethodSpec:
     def derived(self) -> DerivedMethod | None:
         """The method, if it is derived; None if it trains."""
         return self.method if isinstance(self.method, DerivedMethod) else None
+
+    @property
+    def decides(self) -> bool:
+        """Whether a ``Decision`` follows its outputs."""
+        return self.derived is not None and self.derived.decides
 
     @property
     def plain(self) -> bool:
