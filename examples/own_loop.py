@@ -13,7 +13,13 @@ val_loader = torch.utils.data.DataLoader(list(zip(x[val], y[val], strict=True)),
 
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 optimizer, epochs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), 20
-aligner = la.Aligner(la.AlignedLoss(10), la.metrics.BalancedError(), val_loader, total_steps=len(loader) * epochs)
+aligner = la.Aligner(
+    la.AlignedLoss(10),
+    la.metrics.BalancedError(),
+    val_loader,
+    total_steps=len(loader) * epochs,
+    class_counts=y[train].bincount(minlength=10),
+)
 
 for _ in range(epochs):
     for inputs, targets in loader:
@@ -21,6 +27,7 @@ for _ in range(epochs):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        aligner.step(model)  # every K iterations: measure, and let the policy move Φ
+        aligner.step(model)  # every K iterations: measure, and move Φ
 model.load_state_dict(aligner.best_state_dict())
-print(f"loss {loss:.3f}, offsets {[round(v, 1) for v in aligner.phi.tolist()]}")
+decision = aligner.decision()  # how to decide for the metric
+print(f"loss {loss:.3f}, offsets {[round(v, 1) for v in aligner.phi.tolist()]}, decision {decision.chosen}")
