@@ -116,6 +116,17 @@ def test_children_compiled_by_blocks_train_and_are_judged_alike(
     assert compiled._by_blocks
 
 
+def test_a_network_may_be_compiled_as_a_whole(build: Build, inputs: Tensor, offsets: Callable[..., Tensor]) -> None:
+    whole = build(lambda *args: CompiledChildren(*args, "cpu", lift=FusedLift, whole=True), Twin)
+    eager = build("fused", Twin)
+    torch.testing.assert_close(whole.advance(2, offsets(3)), eager.advance(2, offsets(3)))
+    given = [inputs.float()] * 3
+    torch.testing.assert_close(whole.outputs(given, "averaged"), eager.outputs(given, "averaged"))
+    assert isinstance(whole, CompiledChildren)
+    assert not whole._by_blocks
+    assert whole._lift._compiled == []
+
+
 def test_a_deeper_network_has_no_more_graphs(build: Build, offsets: Callable[..., Tensor]) -> None:
     def graphs(depth: int) -> int:
         torch._dynamo.reset()

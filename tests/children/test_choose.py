@@ -159,7 +159,7 @@ def test_any_engine_can_be_forced(engine: Any, kind: type, count: int) -> None:
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(InputError, match=r"engine='fastest': choose from auto, sequential, vmap, fused"):
         made(members(), engine="fastest")
-    with pytest.raises(InputError, match=r"compile='maybe': choose from auto, on, off"):
+    with pytest.raises(InputError, match=r"compile='maybe': choose from auto, on, whole, off"):
         made(members(), compile="maybe")
 
 

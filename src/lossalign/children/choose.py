@@ -18,7 +18,7 @@ from lossalign.core import InputError
 
 Chosen = Literal["sequential", "vmap", "fused"]
 Engine = Literal["auto", "sequential", "vmap", "fused"]
-Compile = Literal["auto", "on", "off"]
+Compile = Literal["auto", "on", "whole", "off"]
 
 TINY = 20_000
 """On a CPU, computing all children at once is faster up to about this many weights (docs/performance.md)."""
@@ -129,7 +129,8 @@ def make_children(
             engines may not lift it over children.
         optimisation: the same for all.
         engine: see :func:`choose_engine`.
-        compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more.
+        compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more; ``whole``: as one
+            graph, not by the network's repeated blocks.
         device: the device to train on.
         say: called with a progress message before slow work.
     """
@@ -139,7 +140,8 @@ def make_children(
     vectorised = all(getattr(block.loss, "vectorised", True) for block in blocks(losses, len(members)))
     chosen, reasons = choose_engine(engine, members, optimisation.precision, device, vectorised=vectorised)
     compiled = chosen != "sequential" and (
-        compile == "on" or (compile == "auto" and device.type == "cuda" and optimisation.iterations >= WORTH_COMPILING)
+        compile in ("on", "whole")
+        or (compile == "auto" and device.type == "cuda" and optimisation.iterations >= WORTH_COMPILING)
     )
     kinds: dict[Chosen, Callable[..., Children]] = {
         "sequential": SequentialChildren,
@@ -148,7 +150,9 @@ def make_children(
     }
     if compiled:
         lift = FusedLift if chosen == "fused" else VmapLift
-        children: Children = CompiledChildren(members, losses, optimisation, device, lift=lift, say=say)
+        children: Children = CompiledChildren(
+            members, losses, optimisation, device, lift=lift, whole=compile == "whole", say=say
+        )
     else:
         children = kinds[chosen](members, losses, optimisation, device)
     children.engine = f"{chosen}{', compiled' if compiled else ''}, {optimisation.precision}"

@@ -42,6 +42,7 @@ class CompiledChildren(StackedChildren):
         optimisation: the same for all.
         device: a GPU.
         lift: how they are computed together.
+        whole: whether the network is compiled as one graph, even if it has repeated blocks.
         say: called with a progress message before slow work.
     """
 
@@ -53,11 +54,12 @@ class CompiledChildren(StackedChildren):
         device: torch.device | str = "cuda",
         *,
         lift: Callable[[Sequence[Member], torch.device], Lift],
+        whole: bool = False,
         say: Say = lambda sentence: None,
     ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
         super().__init__(members, losses, optimisation, device, lift=lift)
-        self._say = say
+        self._say, self._whole = say, whole
         self._replay: Callable[[], None] | None = None
         self._forward: Callable[..., Tensor] | None = None
         self._eager = self._by_blocks = False
@@ -117,7 +119,7 @@ class CompiledChildren(StackedChildren):
 
         The update by blocks is that of torch's foreach kernels: there is nothing to fuse.
         """
-        self._by_blocks = self._lift.compile_blocks()
+        self._by_blocks = not self._whole and self._lift.compile_blocks()
         if not self._by_blocks:
             return self._step(torch.compile(self._batch_losses, dynamic=False), torch.compile(self._update))
         make = torch.compile(self._feed.make, dynamic=False)
@@ -219,7 +221,7 @@ class CompiledChildren(StackedChildren):
         return outputs.narrow(1, 0, size)
 
     def _compiled_forward(self) -> Callable[..., Tensor]:
-        by_blocks = self._by_blocks or self._lift.compile_blocks()
+        by_blocks = self._by_blocks or (not self._whole and self._lift.compile_blocks())
         return super()._evaluate if by_blocks else torch.compile(super()._evaluate, dynamic=False)
 
     def _warn(self, what: str, error: Exception) -> None:

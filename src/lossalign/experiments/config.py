@@ -202,7 +202,8 @@ class ComputeConfig(Checked):
     """How the children are computed. sequential: one after another; vmap, fused: all at once; auto: the fastest that
     can compute the model."""
     compile: Compile = "auto"
-    """Whether training iterations are compiled; auto: on a GPU, in runs of 500 iterations or more."""
+    """Whether training iterations are compiled; auto: on a GPU, in runs of 500 iterations or more; whole: as one graph
+    instead of by the network's repeated blocks, which takes longer to compile."""
     rank_timeout: float = 1800.0
     """Seconds that a rank of a distributed run waits for another before it stops with an error."""
 
