@@ -18,6 +18,11 @@ import time
 import torch
 from common import images, last_line, members, table
 
+from lossalign.children import CompiledChildren, Optimisation
+from lossalign.children.fused import FusedLift
+from lossalign.losses import Narrowed
+from lossalign.losses.registry import LossSettings, make_loss
+
 CASES = {
     "as a whole": ("whole", 1, "cold"),
     "by blocks": ("blocks", 1, "cold"),
@@ -38,17 +43,12 @@ NAMES = (
 
 def losses(number, device):
     """So many losses of ten classes; each reads as many parameters as it has."""
-    from lossalign.losses import LossSettings, Narrowed, make_loss
-
     made = [make_loss(name, LossSettings(counts=torch.full((10,), 100))).to(device) for name in NAMES[:number]]
     return [Narrowed(loss) for loss in made], max(loss.spec.size for loss in made)
 
 
 def first_step(options, way, number):
     """Print the seconds of the first iteration, and the milliseconds of a later one."""
-    from lossalign.children import CompiledChildren, Optimisation
-    from lossalign.children.fused import FusedLift
-
     if way == "whole":
         FusedLift.compile_blocks = lambda self: False
     device, count = options.device, max(options.children, number)

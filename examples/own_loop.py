@@ -13,13 +13,8 @@ val_loader = torch.utils.data.DataLoader(list(zip(x[val], y[val], strict=True)),
 
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 optimizer, epochs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), 20
-aligner = la.Aligner(
-    la.AlignedLoss(10),
-    la.metrics.BalancedError(),
-    val_loader,
-    total_steps=len(loader) * epochs,
-    class_counts=y[train].bincount(minlength=10),
-)
+loss_of, metric = la.AlignedLoss(10), la.metrics.BalancedError()
+aligner = la.Aligner(loss_of, metric, val_loader, len(loader) * epochs, class_counts=y[train].bincount())
 
 for _ in range(epochs):
     for inputs, targets in loader:

@@ -10,7 +10,7 @@ import lossalign
 from lossalign import fit
 from lossalign.core import InputError
 from lossalign.data import Dataset, load_digits
-from lossalign.experiments import configure
+from lossalign.experiments import configure, plain_by_key, to_plain
 from lossalign.losses import AlignedLoss
 from lossalign.metrics import metric_named
 from lossalign.rivals import fixed
@@ -34,8 +34,8 @@ accuracy.higher_is_better = True
 
 def test_a_run_in_python_is_the_run_of_its_config(tmp_path):
     result = fit("digits-lt", out=tmp_path / "run", horizon=1, **SMALL)
-    task, settings = RunFolder(tmp_path / "run").settings()
-    assert configure(task, settings) == configure("digits-lt", {**SMALL, "horizon": 1})
+    config = configure("digits-lt", {**SMALL, "horizon": 1})
+    assert RunFolder(tmp_path / "run").settings() == ("digits-lt", plain_by_key(to_plain(config)))
     assert list(result.rows) == ["fixed", "ala"]
     assert (result.folder, result.split) == (tmp_path / "run", "selection")
 

@@ -51,3 +51,13 @@ def test_the_file_and_the_command_of_a_page_run(
     code = run_command([*line.split(), *SMALL])
     assert code == 0, capfd.readouterr().err
     assert (tmp_path / "runs/command/results.json").exists()
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    page = (DOCS / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/.]+\.py)((?:::\w+)*)`", page)
+    assert len(named) > 20
+    for file, parts in named:
+        code = (DOCS.parent / file).read_text(encoding="utf-8")
+        for part in filter(None, parts.split("::")):
+            assert re.search(rf"^ *(def|class) {part}\b", code, re.MULTILINE), f"{file}{parts}"

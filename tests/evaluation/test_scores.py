@@ -72,7 +72,7 @@ def test_children_that_failed_are_not_counted_as_collapsed(retrieving, monkeypat
         return found
 
     monkeypatch.setattr(children, "outputs", not_finite)
-    monkeypatch.setattr(population, "failed", torch.arange(children.count) == 0)
+    monkeypatch.setattr(population._diverged, "failed", torch.arange(children.count) == 0)
     assert score(retrieving, final=False).collapsed == {}
 
 

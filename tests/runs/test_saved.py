@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lossalign.core import RunFolderError
-from lossalign.runs import Curves, SavedRun, finite_mean, read_groups
+from lossalign.runs import Curves, SavedRun, finite_mean, read_groups, saved
 from lossalign.runs.folder import FORMAT, SCHEMA
 
 
@@ -173,3 +173,27 @@ def test_the_metric_is_shown_in_words(tmp_path, metric, shown):
 def test_the_mean_of_what_is_finite():
     values = np.array([[1.0, np.nan, 3.0], [np.inf, np.nan, 2.0], [np.nan] * 3])
     np.testing.assert_equal(finite_mean(values, axis=1), [2.0, 2.0, np.nan])
+
+
+def test_a_long_log_is_read_at_as_many_steps_as_a_picture_shows(tmp_path, monkeypatch):
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for step in range(1, 20_001):
+            row = {"population": "mlp", "step": step, "iteration": 10 * step, "selection": [step / 2]}
+            file.write(json.dumps(row) + "\n")
+        file.write('{"population": "mlp", "step": 20001, "sel')
+    parsed = []
+    loads = json.loads
+    monkeypatch.setattr(saved.json, "loads", lambda text: parsed.append(text) or loads(text))
+    steps = saved._read_steps(tmp_path / "metrics.jsonl")["mlp"]
+    assert len(steps) == saved.MOST_STEPS
+    assert (min(steps), max(steps)) == (1, 20_000)
+    assert all(entry["selection"] == [step / 2] for step, entry in steps.items())
+    assert sum(len(text) > 10 for text in parsed) <= saved.MOST_STEPS + 1
+
+
+def test_a_line_that_is_no_step_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"population": "a", "step": 1, "x": []}\n{"step": 2}\n{"population": "a"}\n'
+    )
+    with pytest.raises(RunFolderError, match="line 2 is no step of a run"):
+        saved._read_steps(tmp_path / "metrics.jsonl")

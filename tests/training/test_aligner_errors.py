@@ -127,10 +127,12 @@ def test_labels_of_any_training_batch(targets: Tensor, message: str, problem: An
 
 
 def test_outputs_that_are_not_finite_name_the_step(problem: Any) -> None:
-    aligner, model = problem.aligner(every=2, preset=la.default(weight_average=None)), problem.network()
+    aligner, model = problem.aligner(every=2), problem.network()
     problem.train(aligner, 2, model=model)
     model[4].bias.data[1] = torch.nan
-    with pytest.raises(la.NonFiniteError, match="step 2: the outputs of child 0 are not finite; lower the learning"):
+    with pytest.warns(UserWarning, match="NaN or inf in the 2 iterations before"):
+        problem.train(aligner, 2 * 10, model=model)
+    with pytest.raises(la.NonFiniteError, match="step 12: the outputs of child 0 are not finite; lower the learning"):
         problem.train(aligner, 2, model=model)
 
 

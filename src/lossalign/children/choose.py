@@ -129,8 +129,8 @@ def make_children(
             engines may not lift it over children.
         optimisation: the same for all.
         engine: see :func:`choose_engine`.
-        compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more; ``whole``: as one
-            graph, not by the network's repeated blocks.
+        compile: whether an iteration is compiled; ``auto``: on a GPU, in runs of 500 iterations or more; ``whole``: as
+            one graph, not by the network's repeated blocks.
         device: the device to train on.
         say: called with a progress message before slow work.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from lossalign.experiments import Role
 from lossalign.runs.folder import ARMS, METRICS, RETRIEVAL, RunFolder
 
 Array = NDArray[np.float64]
+
+MOST_STEPS = 2000
+"""A picture shows no more steps: it has fewer pixels."""
+_PLACE = re.compile(rb'\{"population": ("(?:[^"\\]|\\.)*"), "step": (\d{1,15}),')
+"""How every line of a log begins."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +38,7 @@ class SavedRun:
         """Read the folder at ``path``; a last line that was cut short by a stop is left out."""
         folder = RunFolder(path)
         config, arms = folder.about(), folder.read(ARMS)
-        steps: dict[str, dict[int, dict[str, Any]]] = {}
-        lines = _lines(path / METRICS)
-        for number, line in enumerate(lines, start=1):
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                if number == len(lines):
-                    break
-                raise RunFolderError(
-                    f"{path / METRICS}: line {number} is not JSON ({error}); restore or delete that line."
-                ) from error
-            try:
-                steps.setdefault(entry["population"], {})[entry["step"]] = entry
-            except UNREADABLE as error:
-                raise RunFolderError(
-                    f"{path / METRICS}: line {number} is no step of a run ({error}); restore or delete that line."
-                ) from error
+        steps = _read_steps(path / METRICS)
         try:
             silent = sorted({arm["population"] for arm in arms} - set(steps))
         except UNREADABLE as error:
@@ -247,9 +237,10 @@ def read_groups(run: SavedRun, method: str) -> tuple[list[PhiGroup], Array]:
     length = min(len(part) for part in parts)
     if length == 0:
         raise RunFolderError(f"{run.path} has no Φ of {method} yet; train it first.")
-    phi = np.concatenate([part[:length] for part in parts], 1)
+    shown = evenly(length)
+    phi = np.concatenate([part[shown] for part in parts], 1)
     arrays, groups, start = saved[arms[0]["family"]], [], 0
-    iterations = arrays["steps"][:length].astype(np.float64) * run.config["every"]
+    iterations = arrays["steps"][shown].astype(np.float64) * run.config["every"]
     names, described = (
         run.config["task"]["class_names"],
         ("group_names", "group_sizes", "group_relative", "group_readings"),
@@ -281,8 +272,67 @@ def _numbers(values: list[float | None]) -> Array:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_steps(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """The lines of a log by population and step, at most about ``MOST_STEPS`` evenly spaced ones of each, and the last.
+
+    Of a long log most lines are only found, not parsed.
+    """
+    at: dict[str, dict[int, tuple[int, int]]] = {}
+    end, broken = 0, None
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except UNREADABLE as error:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if broken is not None:
+                    raise broken
+                begin, end = end, end + len(line)
+                try:
+                    name, step = _place(line)
+                    at.setdefault(name, {})[step] = (number, begin)
+                except UNREADABLE as error:
+                    broken = _broken(path, number, error)  # the last line may be cut short by a stop
+            return {name: _parse(path, _thinned(lines)) for name, lines in at.items()}
+    except OSError as error:
         raise RunFolderError(f"{path} cannot be read; give the folder of a run that has started.") from error
+
+
+def _place(line: bytes) -> tuple[str, int]:
+    """The population and the step of a line."""
+    begins = _PLACE.match(line) if line.rstrip().endswith(b"}") else None
+    if begins:
+        return json.loads(begins[1]), int(begins[2])
+    entry = json.loads(line)
+    return entry["population"], entry["step"]
+
+
+def _thinned(lines: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    steps = sorted(lines)
+    return {step: lines[step] for step in (steps[index] for index in evenly(len(steps)))}
+
+
+def evenly(length: int) -> NDArray[np.int64]:
+    """Indices of at most ``MOST_STEPS`` of ``length`` steps, evenly spaced, with the first and the last.
+
+    Example:
+        >>> evenly(3).tolist(), len(evenly(100_000)), evenly(100_000)[-1]
+        ([0, 1, 2], 2000, np.int64(99999))
+    """
+    return np.unique(np.linspace(0, length - 1, min(length, MOST_STEPS)).round().astype(np.int64))
+
+
+def _parse(path: Path, lines: dict[int, tuple[int, int]]) -> dict[int, dict[str, Any]]:
+    entries: dict[int, dict[str, Any]] = {}
+    with path.open("rb") as file:
+        for step, (number, begin) in lines.items():
+            file.seek(begin)
+            try:
+                entries[step] = json.loads(file.readline())
+            except UNREADABLE as error:
+                raise _broken(path, number, error) from error
+    return entries
+
+
+def _broken(path: Path, number: int, error: BaseException) -> RunFolderError:
+    what = (
+        f"is not JSON ({error})" if isinstance(error, ValueError | RecursionError) else f"is no step of a run ({error})"
+    )
+    return RunFolderError(f"{path}: line {number} {what} ({error}); restore or delete that line.")

@@ -11,6 +11,9 @@ from lossalign.children import average_decay
 from lossalign.core import Ranks
 from lossalign.training.weights import Weights, buffers_of_first_rank, check_same_weights, weights_of
 
+_REPAIRS = 10
+"""How often in a row averages are put back."""
+
 
 def full_precision(tensor: Tensor) -> Tensor:
     """Half-precision weights as float32, as an average of them would stall at their resolution.
@@ -43,6 +46,7 @@ class WeightAverage:
         """Π_i λ_i over the iterations since the last update."""
         self._weights: Weights | None = None
         self._finite: Weights | None = None
+        self._repaired = 0
         self._names: tuple[str, ...] | None = None
         self._devices: list[torch.device] = []
         self._floats: list[int] = []
@@ -67,8 +71,10 @@ class WeightAverage:
             return False
         if all(bool(tensor.isfinite().all()) for tensor in self._weights.values()):
             self._finite = {name: tensor.clone() for name, tensor in self._weights.items()}
+            self._repaired = 0
             return False
-        if self._finite is None:
+        self._repaired += 1
+        if self._finite is None or self._repaired > _REPAIRS:  # the model itself is lost: measuring it says so
             return False
         for name, tensor in self._weights.items():
             tensor.copy_(self._finite[name])
