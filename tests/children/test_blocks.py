@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -17,6 +18,8 @@ from lossalign.children import Children
 from lossalign.children.compiled import CompiledChildren
 from lossalign.children.fused import FusedLift
 from lossalign.children.fused.blocks import compile_blocks, repeated_blocks, uncompile
+from lossalign.losses import Narrowed
+from lossalign.losses.registry import LossSettings, make_loss
 from lossalign.models import MLP, DenseNet, ResNet, SmallCNN, WideResNet
 
 Build = Callable[..., Children]
@@ -173,3 +176,18 @@ def test_a_second_start_says_how_much_was_cached(
     first, second = (line for line in said if line.startswith("compiled in"))
     assert "from the cache" not in first
     assert re.search(r"compiled in \d+ s, (\d+) of \1 graphs from the cache", second)
+
+
+def test_children_of_several_losses_are_compiled_without_a_warning(
+    build: Build, offsets: Callable[..., Tensor], recwarn: pytest.WarningsRecorder
+) -> None:
+    counts = torch.full((3,), 10)
+    losses = [make_loss(name, LossSettings(counts=counts)) for name in ("aligned", "class-correlation", "pairwise")]
+    widest = max(loss.spec.size for loss in losses)
+    given = [Narrowed(loss) for loss in losses]
+    phi = torch.stack([F.pad(loss.spec.initial, (0, widest - loss.spec.size)) for loss in losses])
+    compiled = build(lambda *args: CompiledChildren(*args, "cpu", lift=FusedLift), Twin, losses=given)
+    eager = build("fused", Twin, losses=given)
+    torch.testing.assert_close(compiled.advance(3, phi), eager.advance(3, phi), rtol=1e-5, atol=1e-6)
+    assert not [str(warning.message) for warning in recwarn if "compiled" in str(warning.message)]
+    assert not [str(warning.message) for warning in recwarn if "Dynamo" in str(warning.message)]

@@ -168,8 +168,11 @@ class StackedChildren(Children):
 
     def _losses_of(self, outputs: Tensor, targets: Tensor, phi: Tensor) -> Tensor:
         """Mean loss of every child [N], of its outputs."""
-        parts = [vmap(block.loss)(*(t[block.rows] for t in (outputs, targets, phi))).mean(1) for block in self._blocks]
-        return torch.cat(parts)
+        losses = []
+        for block in self._blocks:
+            rows = block.rows
+            losses.append(vmap(block.loss)(outputs[rows], targets[rows], phi[rows]).mean(1))
+        return torch.cat(losses)
 
     @torch.no_grad()
     def outputs(self, inputs: Sequence[Tensor], weights: Weights) -> Tensor:

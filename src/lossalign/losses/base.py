@@ -62,7 +62,7 @@ class AdaptiveLoss(ABC):
         """Raise ``InputError`` for labels that this loss cannot use; ``name`` says where they are from."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # vmap asks for the repr of a callable, and a compiler cannot trace a dataclass's
 class Narrowed:
     """A loss beside one of more parameters: it is given Φ of that length, and reads the first P.
 
