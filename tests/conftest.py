@@ -5,6 +5,7 @@ The profile ``steady`` checks the same examples every time; ``HYPOTHESIS_PROFILE
 """
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,15 @@ torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, database=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+for _name, _handler in (
+    ("SIGINT", signal.default_int_handler),
+    ("SIGTERM", signal.SIG_DFL),
+    ("SIGHUP", signal.SIG_DFL),
+):
+    if hasattr(signal, _name):  # as in a terminal, even where what starts the tests ignores signals, as nohup does
+        signal.signal(getattr(signal, _name), _handler)
 
 
 AND_LEAVE = """
