@@ -104,6 +104,10 @@ class TestStart:
         with pytest.raises(la.InputError, match=r"class_counts: .*give"):
             la.Aligner(la.AlignedLoss(3), BalancedError(), [long_tailed(0, 30)], 20, class_counts=counts)
 
+    def test_a_rule_that_does_not_follow_the_metric_stays_where_it_is(self) -> None:
+        aligner, _ = trained(BalancedError(), controller=lambda spec, children, generator: fixed(spec, children))
+        assert not aligner.history.phi.any()
+
     def test_counts_without_a_rule_are_refused(self) -> None:
         with pytest.raises(la.InputError, match=r"class_counts: .* no rule moves offsets here"):
             la.Aligner(

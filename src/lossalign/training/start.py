@@ -130,8 +130,8 @@ def _checked(given: Sequence[int] | Tensor, classes: int) -> Tensor:
 
 
 def start_of(loss: AdaptiveLoss, controller: Controller, counts: Sequence[int] | Tensor | None) -> Start | None:
-    """Where the offsets of ``loss`` begin, if a rule moves them; ``counts`` without a rule are refused."""
-    if isinstance(controller, RuleController) and "offsets" in loss.spec.slices:
+    """Where the offsets of ``loss`` begin, if a rule that follows the metric moves them; other counts are refused."""
+    if isinstance(controller, RuleController) and controller.wants and "offsets" in loss.spec.slices:
         return Start(loss, counts)
     if counts is not None:
         raise InputError(
