@@ -148,7 +148,9 @@ class TestOtherData:
 
     def test_equal_data_resume(self, tmp_path, digits, stop_after):
         self.cut(tmp_path, digits, stop_after)
-        fit(replace(digits, inputs=digits.inputs.clone()), out=tmp_path, existing="resume", **SMALL)
+        result = fit(replace(digits, inputs=digits.inputs.clone()), out=tmp_path, existing="resume", **SMALL)
+        assert (tmp_path / "results.json").exists()
+        assert result.folder == tmp_path
 
 
 def test_results_do_not_depend_on_the_log(tmp_path, stop_after):

@@ -36,6 +36,18 @@ def mean_recall(outputs: Tensor, targets: Tensor) -> float:
     return sum(float(right[targets == c].float().mean()) for c in range(3)) / 3
 
 
+def iterate(
+    aligner: la.Aligner, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, iteration: int
+) -> None:
+    """One iteration of the loop of the README, on a batch that its number draws."""
+    at = torch.randint(600, (64,), generator=torch.Generator().manual_seed(iteration))
+    loss = aligner(model(x[at]), y[at])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    aligner.step(model)
+
+
 def trained(metric: Any, seed: int = 0, iterations: int = 200, **options: Any) -> tuple[la.Aligner, nn.Module]:
     """A linear model on the long tail, with a validation set as long-tailed."""
     (x, y), held_out = long_tailed(seed, 600), long_tailed(seed + 100, 400)
@@ -45,12 +57,7 @@ def trained(metric: Any, seed: int = 0, iterations: int = 200, **options: Any) -
     aligner = la.Aligner(la.AlignedLoss(3), metric, [held_out], iterations, every=20, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     for iteration in range(iterations):
-        at = torch.randint(600, (64,), generator=torch.Generator().manual_seed(iteration))
-        loss = aligner(model(x[at]), y[at])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        aligner.step(model)
+        iterate(aligner, model, optimizer, x, y, iteration)
     return aligner, model
 
 
@@ -154,12 +161,7 @@ class TestDefault:
                     state = aligner.state_dict()
                     aligner = la.Aligner(la.AlignedLoss(3), metric, [held_out], 80, every=20)
                     aligner.load_state_dict(state)
-                at = torch.randint(600, (64,), generator=torch.Generator().manual_seed(iteration))
-                loss = aligner(model(x[at]), y[at])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                aligner.step(model)
+                iterate(aligner, model, optimizer, x, y, iteration)
             assert torch.equal(aligner.history.phi, whole.history.phi)
 
 
